@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -43,6 +45,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.get_closest_marker("processes") and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(PROCESSES_S))
+
+
+@pytest.fixture
+def ending() -> Iterator[ExitStack]:
+    """Give a stack: what is entered there ends with the test, also where the test fails."""
+    with ExitStack() as stack:
+        yield stack
 
 
 def pytest_report_header() -> str:

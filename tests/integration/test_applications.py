@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO
 
@@ -20,6 +21,7 @@ from datalattice import Database, DataLatticeError, Drive, KeyPair, Venue
 from datalattice.client import Folder, edit, folder_of, reading, write_key
 from datalattice.cursors import RootLattice
 from datalattice.lattice import root_lattice
+from datalattice.testing.processes import killing
 
 PATIENCE_S = 50.0
 POLL_S = 0.2
@@ -33,26 +35,21 @@ Start = Callable[..., subprocess.Popen[str]]
 @pytest.fixture
 def start(tmp_path: Path) -> Iterator[Start]:
     """Start commands that go on; whatever still runs at the end is ended."""
-    running: list[subprocess.Popen[str]] = []
+    with ExitStack() as ending:
 
-    def start(*arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            cwd=tmp_path,
-            env={**os.environ, "DATALATTICE_DEBUG": ""},
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        running.append(process)
-        return process
+        def start(*arguments: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [*COMMAND, *arguments],
+                cwd=tmp_path,
+                env={**os.environ, "DATALATTICE_DEBUG": ""},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            return ending.enter_context(killing(process))
 
-    yield start
-    for process in running:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+        yield start
 
 
 def ended(process: subprocess.Popen[str], code: int = 0) -> str:

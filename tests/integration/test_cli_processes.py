@@ -20,6 +20,7 @@ import pytest
 
 from datalattice.node.admission import FILES_RESERVED
 from datalattice.store import CellStore
+from datalattice.testing.processes import killing
 
 PATIENCE_S = 50.0
 COMMAND = [sys.executable, "-m", "datalattice.cli"]
@@ -75,25 +76,20 @@ Start = Callable[..., subprocess.Popen[str]]
 @pytest.fixture
 def start() -> Iterator[Start]:
     """Start commands that go on; whatever still runs at the end is ended."""
-    running: list[subprocess.Popen[str]] = []
+    with contextlib.ExitStack() as ending:
 
-    def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [*COMMAND, *arguments],
-            env=environment(folder),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        running.append(process)
-        return process
+        def start(folder: Path, *arguments: str) -> subprocess.Popen[str]:
+            process = subprocess.Popen(
+                [*COMMAND, *arguments],
+                env=environment(folder),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+            return ending.enter_context(killing(process))
 
-    yield start
-    for process in running:
-        if process.poll() is None:
-            process.kill()
-        process.communicate()
+        yield start
 
 
 def pipe(stream: IO[str] | None) -> IO[str]:
@@ -257,17 +253,19 @@ def test_a_crowd_of_connections_does_not_shut_the_owner_out(home: Path) -> None:
         preexec_fn=few_files,  # noqa: PLW1509 - this process has no other threads
     )
     crowd: list[socket.socket] = []
-    try:
+    with contextlib.ExitStack() as ending:
+        ending.enter_context(killing(process))
         host, port = pipe(process.stdout).readline().split()[-1].split(":")
         with contextlib.suppress(OSError):  # this process may have its own limit
-            crowd.extend(socket.create_connection((host, int(port)), 5) for _ in range(900))
+            for _ in range(900):
+                one = socket.create_connection((host, int(port)), PATIENCE_S)
+                crowd.append(ending.enter_context(one))
         assert len(crowd) > 500
         assert lattice(home, "queue", "offer", "t", "a").stdout == "t 0: offset 0\n"
         status = json.loads(lattice(home, "node", "status", "--json").stdout)
         assert status["health"] == "ok"
         assert status["connections"] <= 1_024 - FILES_RESERVED
         assert status["counters"]["strangers-evicted"] > 0
-    finally:
         for one in crowd:
             one.close()
         process.terminate()
@@ -345,19 +343,12 @@ def test_closed_streams_are_no_fault(home: Path) -> None:
         assert ran.stderr == "" if 2 in closed else "no values" in line(ran)
 
 
-def test_a_reader_that_goes_away_ends_it_in_silence(home: Path) -> None:
+def test_a_reader_that_goes_away_ends_it_in_silence(home: Path, start: Start) -> None:
     lattice(home, "queue", "offer", "t", input="a line that is long enough\n" * 20_000)
-    process = subprocess.Popen(
-        [*COMMAND, "queue", "range", "t"],
-        env=environment(home),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = start(home, "queue", "range", "t")
     assert pipe(process.stdout).readline() == "a line that is long enough\n"
     pipe(process.stdout).close()
     assert pipe(process.stderr).read() == ""
-    pipe(process.stderr).close()
     assert process.wait(PATIENCE_S) == 141
 
 

@@ -8,8 +8,7 @@ import signal
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ import pytest
 import datalattice
 from datalattice.client import Node
 from datalattice.errors import ConsumerBusy
+from datalattice.testing.processes import killing
 
 SECONDS = 60.0
 ROUNDS = 10
@@ -43,16 +43,10 @@ with datalattice.open(sys.argv[1]) as node:
 """
 
 
-@contextmanager
-def process(program: str, *arguments: object) -> Iterator[subprocess.Popen[str]]:
+def process(program: str, *arguments: object) -> AbstractContextManager[subprocess.Popen[str]]:
     command = [sys.executable, "-c", program, *map(str, arguments)]
-    with subprocess.Popen(
-        command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as started:
-        try:
-            yield started
-        finally:
-            started.kill()
+    pipe = subprocess.PIPE
+    return killing(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
 
 
 def said(worker: subprocess.Popen[str], count: int) -> list[str]:

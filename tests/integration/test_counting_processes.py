@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from datalattice.testing.processes import killing
+
 SCRIPT = Path(__file__).parents[1] / "scripts" / "counting.py"
 PATIENCE_S = 50.0
 
@@ -23,13 +25,16 @@ class Counting:
     """A node in a process of its own."""
 
     def __init__(self, folder: Path, seed: int, *peers: str) -> None:
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             [sys.executable, str(SCRIPT), str(folder), str(seed), *peers],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             text=True,
         )
-        self.address = self._line()
+        with ExitStack() as stack:
+            self._process = stack.enter_context(killing(process))
+            self.address = self._line()
+            self._killing = stack.pop_all()
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -42,11 +47,10 @@ class Counting:
         return json.loads(self._line())
 
     def kill(self) -> None:
-        self._process.kill()
-        self.end()
+        self._killing.close()
 
     def end(self) -> None:
-        with self._process:
+        with self._killing:
             assert self._process.stdin is not None
             self._process.stdin.close()
             self._process.wait(PATIENCE_S)

@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from datalattice.testing.processes import killing
+
 pytest.importorskip("pyspark")
 pytest.importorskip("matplotlib")
 pytestmark = [pytest.mark.once, pytest.mark.processes, pytest.mark.spark, pytest.mark.timeout(120)]
@@ -79,14 +81,15 @@ def test_the_demo_proves_what_it_claims_and_goes_on_where_it_ended(tmp_path: Pat
 
 def test_ctrl_c_is_one_line_and_leaves_nothing_running(tmp_path: Path) -> None:
     folder = tmp_path / "demo"
-    with subprocess.Popen(
+    started = subprocess.Popen(
         [*COMMAND, "--dir", str(folder), "--flights", str(FLIGHTS)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": PATHS},
         start_new_session=True,
-    ) as process:
+    )
+    with killing(started) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if "converge" in line:  # Spark starts now
@@ -102,12 +105,13 @@ def test_a_demo_that_is_killed_leaves_nothing_running_and_the_next_one_goes_on(
     tmp_path: Path,
 ) -> None:
     folder = tmp_path / "demo"
-    with subprocess.Popen(
+    started = subprocess.Popen(
         [*COMMAND, "--dir", str(folder), "--flights", str(FLIGHTS)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "PYTHONPATH": PATHS},
-    ) as process:
+    )
+    with killing(started) as process:
         assert process.stdout is not None
         for line in process.stdout:
             if "flights" in line:  # all are appended, and the sites are about to be connected

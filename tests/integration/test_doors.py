@@ -18,7 +18,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import takewhile
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import pytest
 
@@ -68,6 +68,7 @@ from datalattice.errors import (
 from datalattice.lattice import did_of
 from datalattice.node import take_socket
 from datalattice.testing.polling import until
+from datalattice.testing.processes import killing
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -88,7 +89,7 @@ class Process:
         stderr: IO[bytes] | None = None,
     ) -> None:
         self.folder = folder
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             [*before, "--dir", str(folder), "--json", "daemon",
              "--port", "0", "--attached", *options],
             stdin=subprocess.PIPE,
@@ -98,25 +99,29 @@ class Process:
             env={**os.environ, **environment},
             pass_fds=pass_fds,
         )  # fmt: skip
-        assert self.process.stdout is not None
-        lines = list(takewhile(lambda line: line != "}\n", self.process.stdout))
-        self.ready: dict[str, Any] = json.loads("".join([*lines, "}"]))
+        with contextlib.ExitStack() as stack:
+            self.process = stack.enter_context(killing(process))
+            assert process.stdout is not None
+            lines = list(takewhile(lambda line: line != "}\n", process.stdout))
+            self.ready: dict[str, Any] = json.loads("".join([*lines, "}"]))
+            self._killing = stack.pop_all()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._killing.close()
 
     def end(self, number: int = signal.SIGTERM) -> int:
-        self.process.send_signal(number)
-        code = self.process.wait(WAIT_S)
-        for stream in (self.process.stdin, self.process.stdout):
-            assert stream is not None
-            stream.close()
-        return code
+        with self._killing:
+            self.process.send_signal(number)
+            return self.process.wait(WAIT_S)
 
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Process]:
-    made = Process(tmp_path / "node", "--rest", "127.0.0.1:0")
-    yield made
-    if made.process.poll() is None:
-        made.end(signal.SIGKILL)
+    with Process(tmp_path / "node", "--rest", "127.0.0.1:0") as made:
+        yield made
 
 
 def test_our_own_user_does_all_through_the_socket(daemon: Process) -> None:
@@ -176,11 +181,12 @@ def test_a_node_is_ended_through_a_door_and_an_answer_is_had(daemon: Process) ->
     assert running(daemon.folder) is None
 
 
-def test_others_read_and_write_what_their_credential_allows(tmp_path: Path) -> None:
+def test_others_read_and_write_what_their_credential_allows(
+    tmp_path: Path, ending: contextlib.ExitStack
+) -> None:
     admin, other = KeyPair.generate(), KeyPair.generate()
-    daemon = Process(
-        tmp_path / "node", "--rest", "127.0.0.1:0", "--admin", did_of(admin.public_key)
-    )
+    options = ("--rest", "127.0.0.1:0", "--admin", did_of(admin.public_key))
+    daemon = ending.enter_context(Process(tmp_path / "node", *options))
     url = daemon.ready["doors"]["rest"]
 
     def client(pair: KeyPair | None, audience: str = url) -> RestClient:
@@ -202,7 +208,7 @@ def test_others_read_and_write_what_their_credential_allows(tmp_path: Path) -> N
     daemon.end()
 
 
-def test_what_was_answered_survives_kill_9(daemon: Process) -> None:
+def test_what_was_answered_survives_kill_9(daemon: Process, ending: contextlib.ExitStack) -> None:
     path = daemon.ready["doors"]["socket"]
     with RestClient(path) as client:
         for number in range(20):
@@ -210,7 +216,7 @@ def test_what_was_answered_survives_kill_9(daemon: Process) -> None:
         daemon.end(signal.SIGKILL)
         with pytest.raises(PeerUnavailable):
             client.call(OfferRecords(topic="log", values=(99,)))
-    again = Process(daemon.folder)
+    again = ending.enter_context(Process(daemon.folder))
     with RestClient(again.ready["doors"]["socket"]) as client:
         found = client.call(ReadRecords(topic="log")).records
         assert [one.value for one in found] == list(range(20))
@@ -220,7 +226,7 @@ def test_what_was_answered_survives_kill_9(daemon: Process) -> None:
 @pytest.mark.parametrize("door", ["socket", "grpc socket"])
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_a_stream_goes_on_with_a_daemon_that_was_started_anew(
-    number: int, door: str, daemon: Process
+    number: int, door: str, daemon: Process, ending: contextlib.ExitStack
 ) -> None:
     kinds: dict[str, Any] = {"socket": RestClient}
     if door != "socket":
@@ -231,7 +237,7 @@ def test_a_stream_goes_on_with_a_daemon_that_was_started_anew(
         records = client.stream(FollowTopic(topic="log"))
         assert [next(records).value for _ in range(2)] == ["a", "b"]
         daemon.end(number)
-        again = Process(daemon.folder)
+        again = ending.enter_context(Process(daemon.folder))
         with kinds[door](path) as other:
             other.call(OfferRecords(topic="log", values=("c",)))
         assert next(records).value == "c"
@@ -263,11 +269,11 @@ def health(daemon: Process) -> dict[str, Any]:
 
 @pytest.mark.parametrize("door", ["rest", "grpc"])
 def test_a_port_that_is_taken_is_tried_again_and_the_other_doors_serve(
-    door: str, tmp_path: Path
+    door: str, tmp_path: Path, ending: contextlib.ExitStack
 ) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
-        daemon = Process(tmp_path / "node", f"--{door}", address)
+        daemon = ending.enter_context(Process(tmp_path / "node", f"--{door}", address))
         with RestClient(daemon.ready["doors"]["socket"]) as client:
             client.call(OfferRecords(topic="log", values=("a",)))
         found = health(daemon)
@@ -281,9 +287,11 @@ def test_a_port_that_is_taken_is_tried_again_and_the_other_doors_serve(
     assert daemon.end() in (0, 143)
 
 
-def test_settings_are_read_again_and_a_wrong_file_changes_nothing(tmp_path: Path) -> None:
+def test_settings_are_read_again_and_a_wrong_file_changes_nothing(
+    tmp_path: Path, ending: contextlib.ExitStack
+) -> None:
     admin = KeyPair.generate()
-    daemon = Process(tmp_path / "node", "--rest", "127.0.0.1:0")
+    daemon = ending.enter_context(Process(tmp_path / "node", "--rest", "127.0.0.1:0"))
     url = daemon.ready["doors"]["rest"]
     offer = OfferRecords(topic="log", values=("x",))
     with RestClient(url, token=lambda: make_token(admin, url, SystemClock().now_ms())) as client:
@@ -355,10 +363,12 @@ def test_a_daemon_that_drains_takes_no_requests_and_answers_its_owner(daemon: Pr
     assert daemon.end() in (0, 143)
 
 
-def test_a_stream_ends_when_the_daemon_drains_and_health_says_so(tmp_path: Path) -> None:
+def test_a_stream_ends_when_the_daemon_drains_and_health_says_so(
+    tmp_path: Path, ending: contextlib.ExitStack
+) -> None:
     (tmp_path / "node").mkdir()
     (tmp_path / "node" / "node.toml").write_text("node.http_port = 0\n")
-    daemon = Process(tmp_path / "node", "--rest", "127.0.0.1:0")
+    daemon = ending.enter_context(Process(tmp_path / "node", "--rest", "127.0.0.1:0"))
     with RestClient(daemon.ready["doors"]["rest"]) as client:
         client.call(GetNodeStatus())
         with RestClient(daemon.ready["doors"]["socket"]) as owner:
@@ -370,14 +380,14 @@ def test_a_stream_ends_when_the_daemon_drains_and_health_says_so(tmp_path: Path)
                 next(records)
 
 
-def test_a_service_manager_hears_of_the_start_the_loops_and_the_end(tmp_path: Path) -> None:
+def test_a_service_manager_hears_of_the_start_the_loops_and_the_end(
+    tmp_path: Path, ending: contextlib.ExitStack
+) -> None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as hearing:
         hearing.bind(str(tmp_path / "n"))
         hearing.settimeout(WAIT_S)
-        daemon = Process(
-            tmp_path / "node",
-            environment={"NOTIFY_SOCKET": str(tmp_path / "n"), "WATCHDOG_USEC": "900000"},
-        )
+        environment = {"NOTIFY_SOCKET": str(tmp_path / "n"), "WATCHDOG_USEC": "900000"}
+        daemon = ending.enter_context(Process(tmp_path / "node", environment=environment))
         said = [hearing.recv(1_000).decode() for _ in range(3)]
         assert said == ["READY=1", "WATCHDOG=1", "WATCHDOG=1"]
         daemon.process.send_signal(signal.SIGHUP)
@@ -412,9 +422,13 @@ def test_sockets_that_were_handed_over_are_served_and_kept(tmp_path: Path) -> No
         high = [fcntl.fcntl(one.fileno(), fcntl.F_DUPFD, 50) for one in (*made, web)]
         port = web.getsockname()[1]
         code = [sys.executable, "-c", HANDED, "control:socket:rest", ",".join(map(str, high))]
-        daemon = Process(folder, "--rest", "127.0.0.1:1", before=code, pass_fds=high)
-        for fd in high:
-            os.close(fd)
+        try:
+            daemon = stack.enter_context(
+                Process(folder, "--rest", "127.0.0.1:1", before=code, pass_fds=high)
+            )
+        finally:
+            for fd in high:
+                os.close(fd)
         assert daemon.ready["doors"]["rest"] == f"http://127.0.0.1:{port}"
         for place in (str(tmp_path / "s"), f"http://127.0.0.1:{port}"):
             with RestClient(place) as client:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from datalattice.client import Folder, edit, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import root_lattice
+from datalattice.testing.processes import killing
 
 PATIENCE_S = 50.0
 EDITORS = 4
@@ -51,35 +53,30 @@ def test_no_edit_is_lost_and_none_is_made_twice(tmp_path: Path, with_node: bool)
     keys = KeyPair(bytes(32))
     write_key(folder.key_path, keys)
     edit(folder, add_one)
-    node = None
-    if with_node:
-        node = subprocess.Popen(
-            [*COMMAND, "--dir", str(folder.path)],
-            stdout=subprocess.PIPE,
-            stdin=subprocess.DEVNULL,
-            text=True,
-        )
-    editors = []
-    try:
+    with ExitStack() as ending:
+
+        def start(*command: str) -> subprocess.Popen[str]:
+            pipe = subprocess.PIPE
+            process = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+            return ending.enter_context(killing(process))
+
+        node = start(*COMMAND, "--dir", str(folder.path)) if with_node else None
         if node is not None:
             assert node.stdout is not None
             assert node.stdout.readline().startswith("listening at ")
-        for n in range(EDITORS):
-            command = [sys.executable, "-c", ADD, str(folder.path), f"e{n}", str(EDITS)]
-            editors.append(subprocess.Popen(command, stdin=subprocess.PIPE, text=True))
+        editors = [
+            start(sys.executable, "-c", ADD, str(folder.path), f"e{n}", str(EDITS))
+            for n in range(EDITORS)
+        ]
         for one in editors:
             assert one.stdin is not None
             one.stdin.close()
         for _ in range(EDITS):
             edit(folder, add_one)
         assert [one.wait(PATIENCE_S) for one in editors] == [0] * EDITORS
-    finally:
-        for process in [*editors, *([] if node is None else [node])]:
-            if process.poll() is None:
-                process.terminate()
-            process.wait(PATIENCE_S)
-            if process.stdout is not None:
-                process.stdout.close()
+        if node is not None:
+            node.terminate()
+            node.wait(PATIENCE_S)
     with reading(folder) as root:
         mq = Topics.at(RootLattice(root_lattice(), root), keys.public_key)
         queue = mq.partition("t", 0)

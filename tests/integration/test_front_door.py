@@ -11,7 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,7 @@ import datalattice
 from datalattice.client import Node
 from datalattice.errors import OutcomeUnknown, ReadOnly
 from datalattice.testing.folders import running_node
+from datalattice.testing.processes import killing
 
 PATIENCE_S = 60.0
 
@@ -152,25 +153,18 @@ def test_handles_keep_one_contract_in_every_setting(setting: Any, tmp_path: Path
 # --- processes and kills ----------------------------------------------------------------------
 
 
-def started(*arguments: str | Path) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", *map(str, arguments)], stdout=subprocess.PIPE, text=True
-    )
+def started(*arguments: str | Path) -> AbstractContextManager[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", *map(str, arguments)]
+    return killing(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
 
 
 @contextmanager
 def a_node(path: Path) -> Iterator[subprocess.Popen[str]]:
     """Have a node run in a process of its own; it is killed at the end."""
-    process = started(SERVE, "--dir", path, "node", "start", "--port", "0")
-    try:
+    with started(SERVE, "--dir", path, "node", "start", "--port", "0") as process:
         assert process.stdout is not None
         assert process.stdout.readline(), "it says when it serves"
         yield process
-    finally:
-        process.kill()
-        process.wait(PATIENCE_S)
-        assert process.stdout is not None
-        process.stdout.close()
 
 
 @pytest.mark.processes
@@ -180,15 +174,13 @@ def test_a_writer_that_is_killed_loses_nothing_and_holds_nobody_up(tmp_path: Pat
     with datalattice.open(path) as node:
         log = node.queue("log")
         for run in range(3):
-            process = started(WRITER, path, f"run{run}")
-            assert process.stdout is not None
-            for number in range(10):
-                given[int(process.stdout.readline())] = f"run{run} {number}"
-                given[log.offer(f"own {run} {number}")] = f"own {run} {number}"
-            process.kill()
-            rest = process.stdout.read().split()
-            process.stdout.close()
-            process.wait(PATIENCE_S)
+            with started(WRITER, path, f"run{run}") as process:
+                assert process.stdout is not None
+                for number in range(10):
+                    given[int(process.stdout.readline())] = f"run{run} {number}"
+                    given[log.offer(f"own {run} {number}")] = f"own {run} {number}"
+                process.kill()
+                rest = process.stdout.read().split()
             given.update((int(at), f"run{run} {10 + n}") for n, at in enumerate(rest))
         found = list(log)
     assert {offset: found[offset] for offset in given} == given
@@ -242,7 +234,8 @@ def test_nodes_start_and_stop_under_load(tmp_path: Path) -> None:
                     unknown.append(f"{name} {number}")
                 number += 1
 
-        with ThreadPoolExecutor(2) as threads:
+        with ThreadPoolExecutor(2) as threads, ExitStack() as ending:
+            ending.callback(is_over.set)
             loads = [threads.submit(load, name) for name in "ab"]
             for _ in range(5):
                 with running_node(path):

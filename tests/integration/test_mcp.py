@@ -22,6 +22,7 @@ from datalattice.errors import PeerUnavailable
 from datalattice.lattice import did_of
 from datalattice.service import LocalClient
 from datalattice.testing.folders import running_node
+from datalattice.testing.processes import killing
 
 mcp = pytest.importorskip("mcp")
 httpx2 = pytest.importorskip("httpx2")
@@ -95,10 +96,8 @@ def test_operations_of_the_daemons_venue_are_tools_through_the_pipe(folder: Path
 
     through_a_pipe(folder, use_without, "--tools", "all")
     (folder / "node.toml").write_text("[venue]\nenabled = true\n")
-    daemon = Process(folder)
-    try:
+    with Process(folder) as daemon:
         through_a_pipe(folder, use, "--tools", "all")
-    finally:
         assert daemon.end() in (0, 143)
 
 
@@ -111,12 +110,13 @@ def test_the_pipe_outlives_what_is_not_the_protocol(folder: Path) -> None:
         b'"2025-06-18", "capabilities": {}, "clientInfo": {"name": "x", "version": "1"}}}\n'
         b'{"jsonrpc": "2.0", "method": "notifications/initialized"}\n'
     )
-    with subprocess.Popen(
+    started = subprocess.Popen(
         [sys.executable, "-m", "datalattice.cli", "--dir", str(folder), "mcp"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
-    ) as process:
+    )
+    with killing(started) as process:
         assert process.stdin is not None
         assert process.stdout is not None
         process.stdin.write(lines)
@@ -156,11 +156,10 @@ def admin() -> KeyPair:
 
 @pytest.fixture
 def daemon(folder: Path, admin: KeyPair) -> Iterator[Process]:
-    made = Process(
-        folder, "--rest", "127.0.0.1:0", "--mcp", "all", "--admin", did_of(admin.public_key)
-    )
-    yield made
-    assert made.end() in (0, 143)
+    options = ("--rest", "127.0.0.1:0", "--mcp", "all", "--admin", did_of(admin.public_key))
+    with Process(folder, *options) as made:
+        yield made
+        assert made.end() in (0, 143)
 
 
 def headers_of(pair: KeyPair | None, audience: str) -> dict[str, str]:
@@ -235,9 +234,6 @@ def test_the_socket_of_the_folder_serves_our_own_user(daemon: Process) -> None:
 
 
 def test_the_door_is_off_unless_it_is_asked_for(folder: Path) -> None:
-    made = Process(folder, "--rest", "127.0.0.1:0")
-    try:
+    with Process(folder, "--rest", "127.0.0.1:0") as made:
         assert "mcp" not in made.ready["doors"]
         assert httpx2.post(f"{made.ready['doors']['rest']}/mcp", content="{}").status_code == 404
-    finally:
-        made.end()

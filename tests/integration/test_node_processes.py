@@ -6,8 +6,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -21,9 +23,10 @@ from datalattice.errors import StoreLocked, UsageError
 from datalattice.lattice import root_lattice
 from datalattice.store import CellStore
 from datalattice.testing.folders import node_editor
+from datalattice.testing.processes import killing
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "node_process.py"
-PATIENCE_S = 30.0
+PATIENCE_S = 100.0
 
 pytestmark = pytest.mark.processes
 
@@ -31,36 +34,33 @@ pytestmark = pytest.mark.processes
 class Process:
     """A node process over a folder."""
 
-    def __init__(self, folder: Path, seed: int, *peers: str, port: int = 0) -> None:
+    def __init__(self, folder: Path, seed: int, *peers: str) -> None:
         self.folder = folder
         self.keys = KeyPair(bytes([seed]) * 32)
         self._command = [sys.executable, str(SCRIPT), str(folder), str(seed)]
         self._peers = peers
         self.address = ""
         self._process: subprocess.Popen[str] | None = None
-        self.start(port)
+        self._killing = ExitStack()
 
     def start(self, port: int | None = None) -> None:
         """Start it, at the port it had before unless another is given."""
         wanted = self.address.rpartition(":")[2] if port is None else str(port)
         command = [*self._command, wanted, *self._peers]
-        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-        assert self._process.stdout is not None
-        self.address = self._process.stdout.readline().strip()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+        self._process = self._killing.enter_context(killing(process))
+        assert process.stdout is not None
+        self.address = process.stdout.readline().strip()
         assert self.address, "the node did not start"
 
     def stop(self, how: int = signal.SIGTERM) -> int:
         assert self._process is not None
-        self._process.send_signal(how)
-        code = self._process.wait(PATIENCE_S)
-        assert self._process.stdout is not None
-        self._process.stdout.close()
-        self._process = None
-        return code
+        with self._killing:
+            self._process.send_signal(how)
+            return self._process.wait(PATIENCE_S)
 
-    def end(self) -> None:
-        if self._process is not None:
-            self.stop(signal.SIGKILL)
+    def close(self) -> None:
+        self._killing.close()
 
     def offer(self, first: int, count: int) -> None:
         with node_editor(self.folder, self.keys) as editor:
@@ -70,12 +70,20 @@ class Process:
         return probe(self.address).root_hash
 
 
+Start = Callable[..., Process]
+
+
 @pytest.fixture
-def processes() -> Iterator[list[Process]]:
-    started: list[Process] = []
-    yield started
-    for process in started:
-        process.end()
+def start() -> Iterator[Start]:
+    """Start nodes, with the arguments of `Process`; they end with the test."""
+    with ExitStack() as ending:
+
+        def start(*arguments: Any, port: int = 0) -> Process:
+            process = ending.enter_context(closing(Process(*arguments)))
+            process.start(port)
+            return process
+
+        yield start
 
 
 def wait_equal(*nodes: Process) -> None:
@@ -93,13 +101,9 @@ def records(folder: Path, keys: KeyPair) -> list[object]:
         return list(Topics.at(cursor, keys.public_key).partition("t", 0))
 
 
-def test_three_processes_converge_and_restart_and_catch_up(
-    tmp_path: Path, processes: list[Process]
-) -> None:
-    hub = Process(tmp_path / "hub", 1)
-    processes.append(hub)
-    sites = [Process(tmp_path / f"site{n}", n, hub.address) for n in (2, 3)]
-    processes.extend(sites)
+def test_three_processes_converge_and_restart_and_catch_up(tmp_path: Path, start: Start) -> None:
+    hub = start(tmp_path / "hub", 1)
+    sites = [start(tmp_path / f"site{n}", n, hub.address) for n in (2, 3)]
     for node in (hub, *sites):
         node.offer(0, 100)
     wait_equal(hub, *sites)
@@ -125,24 +129,19 @@ def test_three_processes_converge_and_restart_and_catch_up(
     assert len(records(hub.folder, sites[1].keys)) == 107
 
 
-def test_the_hub_may_come_last(tmp_path: Path, processes: list[Process]) -> None:
-    hub = Process(tmp_path / "hub", 1)
-    processes.append(hub)
+def test_the_hub_may_come_last(tmp_path: Path, start: Start) -> None:
+    hub = start(tmp_path / "hub", 1)
     address = hub.address
     hub.stop()
-    site = Process(tmp_path / "site", 2, address)
-    processes.append(site)
+    site = start(tmp_path / "site", 2, address)
     site.offer(0, 10)
     hub.start()
     wait_equal(hub, site)
     assert len(records(hub.folder, site.keys)) == 10
 
 
-def test_one_folder_has_one_node_and_tools_find_it(
-    tmp_path: Path, processes: list[Process]
-) -> None:
-    node = Process(tmp_path / "a", 1)
-    processes.append(node)
+def test_one_folder_has_one_node_and_tools_find_it(tmp_path: Path, start: Start) -> None:
+    node = start(tmp_path / "a", 1)
     with pytest.raises(StoreLocked):
         CellStore.open(node.folder / "store")
     found = running(node.folder)
@@ -155,9 +154,8 @@ def test_one_folder_has_one_node_and_tools_find_it(
     assert not (node.folder / "running.json").exists()
 
 
-def test_the_file_of_a_killed_node_does_not_count(tmp_path: Path, processes: list[Process]) -> None:
-    node = Process(tmp_path / "a", 1)
-    processes.append(node)
+def test_the_file_of_a_killed_node_does_not_count(tmp_path: Path, start: Start) -> None:
+    node = start(tmp_path / "a", 1)
     node.stop(signal.SIGKILL)
     assert (node.folder / "running.json").exists()
     assert running(node.folder) is None
@@ -166,10 +164,9 @@ def test_the_file_of_a_killed_node_does_not_count(tmp_path: Path, processes: lis
 
 
 def test_peers_come_and_go_and_pull_through_the_control_socket(
-    tmp_path: Path, processes: list[Process]
+    tmp_path: Path, start: Start
 ) -> None:
-    one, two = Process(tmp_path / "one", 1), Process(tmp_path / "two", 2)
-    processes.extend([one, two])
+    one, two = start(tmp_path / "one", 1), start(tmp_path / "two", 2)
     one.offer(0, 20)
     client = connect(two.folder)
     assert client is not None

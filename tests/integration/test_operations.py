@@ -21,6 +21,7 @@ from datalattice.cli.node.peers import health_document
 from datalattice.client import connect, write_key
 from datalattice.crypto import KeyPair
 from datalattice.testing.polling import until
+from datalattice.testing.processes import killing
 
 PATIENCE_S = 50.0
 POLL_S = 0.1
@@ -47,7 +48,7 @@ class Node:
 
     def __init__(self, folder: Path, *options: str, **variables: str) -> None:
         self.folder = folder
-        self.process = subprocess.Popen(
+        process = subprocess.Popen(
             [*COMMAND, "node", "start", "--json", *options],
             env=environment(folder, **variables),
             stdin=subprocess.PIPE,
@@ -55,12 +56,18 @@ class Node:
             stderr=subprocess.PIPE,
             text=True,
         )
-        lines: list[str] = []
-        while not lines or lines[-1] != "}\n":
-            lines.append(pipe(self.process.stdout).readline())
-            assert lines[-1], pipe(self.process.stderr).read()
-        self.said: dict[str, Any] = json.loads("".join(lines))
-        self.address = str(self.said["address"])
+        with contextlib.ExitStack() as stack:
+            self.process = stack.enter_context(killing(process))
+            lines: list[str] = []
+            while not lines or lines[-1] != "}\n":
+                lines.append(pipe(process.stdout).readline())
+                assert lines[-1], pipe(process.stderr).read()
+            self.said: dict[str, Any] = json.loads("".join(lines))
+            self.address = str(self.said["address"])
+            self._killing = stack.pop_all()
+
+    def close(self) -> None:
+        self._killing.close()
 
     def get(self, page: str) -> tuple[int, str, str]:
         """Return status, content type and body of a page."""
@@ -95,18 +102,13 @@ Start = Callable[..., Node]
 
 @pytest.fixture
 def start() -> Iterator[Start]:
-    running: list[Node] = []
+    with contextlib.ExitStack() as ending:
 
-    def start(folder: Path, *options: str, **variables: str) -> Node:
-        write_key(folder / "key", KeyPair.generate())
-        running.append(Node(folder, *options, **variables))
-        return running[-1]
+        def start(folder: Path, *options: str, **variables: str) -> Node:
+            write_key(folder / "key", KeyPair.generate())
+            return ending.enter_context(contextlib.closing(Node(folder, *options, **variables)))
 
-    yield start
-    for node in running:
-        if node.process.poll() is None:
-            node.process.kill()
-        node.process.communicate()
+        yield start
 
 
 def test_a_node_with_a_file_and_variables_serves_its_pages_and_ends_in_order(

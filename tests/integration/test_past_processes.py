@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 
 import pytest
 
 from datalattice.cells import Vector, missing
 from datalattice.store import CellStore
+from datalattice.testing.processes import killing
+
+PATIENCE_S = 100.0
 
 WRITER = """
 import sys
@@ -37,28 +41,23 @@ with CellStore.open(sys.argv[1], read_only=True) as store:
 """
 
 
-def start(program: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments], stdout=subprocess.PIPE, text=True
-    )
+def start(program: str, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", program, *arguments]
+    return killing(subprocess.Popen(command, stdout=subprocess.PIPE, text=True))
 
 
 @pytest.mark.once
 @pytest.mark.processes
 def test_pins_of_many_processes_and_the_history_of_a_killed_writer(tmp_path: Path) -> None:
     path = str(tmp_path / "store")
-    writer = start(WRITER, path)
-    pinners: list[subprocess.Popen[str]] = []
-    try:
+    with ExitStack() as ending:
+        writer = ending.enter_context(start(WRITER, path))
         assert writer.stdout is not None
         first = [writer.stdout.readline().strip() for _ in range(3)]
-        pinners = [start(PINNER, path, name, "9") for name in "ab"]
-        told = "".join(pinner.communicate(timeout=40)[0] for pinner in pinners)
-    finally:
-        for process in (writer, *pinners):
-            process.kill()
-            rest = process.communicate()[0]
-            first += rest.split() if process is writer else []
+        pinners = [ending.enter_context(start(PINNER, path, name, "9")) for name in "ab"]
+        told = "".join(pinner.communicate(timeout=PATIENCE_S)[0] for pinner in pinners)
+        writer.kill()
+        first += writer.communicate()[0].split()
     acknowledged = [text for text in first if len(text) == 64]
     wanted: dict[str, str] = {}
     for line in told.splitlines():

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import os
-import signal
 import stat
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -46,7 +46,9 @@ class Terminal:
             # Without a question to the terminal where its cursor is: nobody answers here.
             env={**os.environ, "TERM": "xterm", "PROMPT_TOOLKIT_NO_CPR": "1"},
         )
-        self.child.expect("lattice>")
+
+    def close(self) -> None:
+        self.child.close(force=True)
 
     def type(self, text: str, expected: str) -> None:
         self.child.send(text)
@@ -62,12 +64,13 @@ class Terminal:
         return code
 
 
-def test_a_person_works_in_the_folder(tmp_path: Path) -> None:
+def test_a_person_works_in_the_folder(tmp_path: Path, ending: ExitStack) -> None:
     home = tmp_path / "home"
     with datalattice.open(home) as node:
         node.queue("log").offer("first")
         node.store("notes", "kv")["title"] = "Shopping"
-    terminal = Terminal(home)
+    terminal = ending.enter_context(closing(Terminal(home)))
+    terminal.child.expect("lattice>")
     terminal.type("queue.range log\r", "first")
     terminal.type("nothing\r", "there is no command 'nothing'")
     terminal.type("use notes\r", r"lattice:[0-9a-f]{8}>")
@@ -92,10 +95,9 @@ def test_a_person_works_in_the_folder(tmp_path: Path) -> None:
 def daemon(tmp_path: Path) -> Iterator[Process]:
     pytest.importorskip("starlette")
     pytest.importorskip("uvicorn")
-    made = Process(tmp_path / "node", "--rest", "127.0.0.1:0", "--admin", did_of(USER.public_key))
-    yield made
-    if made.process.poll() is None:
-        made.end(signal.SIGKILL)
+    options = ("--rest", "127.0.0.1:0", "--admin", did_of(USER.public_key))
+    with Process(tmp_path / "node", *options) as made:
+        yield made
 
 
 SCRIPT = """stores.create name=NAME store_type=core:kvstore

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ import pytest
 from datalattice.actions import GetNodeHealth, whole_document
 from datalattice.client import connect
 from datalattice.testing.polling import until
+from datalattice.testing.processes import killing
 
 PATIENCE_S = 50.0
 COMMAND = [sys.executable, "-m", "datalattice.cli"]
@@ -72,6 +74,7 @@ class Nodes:
 
     def __init__(self) -> None:
         self._running: dict[Path, Process] = {}
+        self.ending = ExitStack()
 
     def start(self, folder: Path, port: str = "0") -> str:
         """Start the node of a folder; return its address once it serves."""
@@ -82,7 +85,7 @@ class Nodes:
             stderr=subprocess.DEVNULL,
             text=True,
         )
-        self._running[folder] = process
+        self._running[folder] = self.ending.enter_context(killing(process))
         assert process.stdout is not None
         said = process.stdout.readline()
         assert said.startswith("listening at "), said
@@ -93,17 +96,12 @@ class Nodes:
         process.terminate()
         process.communicate(timeout=PATIENCE_S)
 
-    def end(self) -> None:
-        for process in self._running.values():
-            process.kill()
-            process.communicate()
-
 
 @pytest.fixture
 def nodes() -> Iterator[Nodes]:
     found = Nodes()
-    yield found
-    found.end()
+    with found.ending:
+        yield found
 
 
 @pytest.fixture

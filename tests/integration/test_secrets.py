@@ -131,9 +131,8 @@ def debugging(folder: Path, admin: str, log: Path) -> Iterator[Process]:
             folder, *options, "--admin", admin, "--log-level", "debug",
             environment=environment, stderr=stderr,
         )  # fmt: skip
-        try:
+        with made:
             yield made
-        finally:
             made.end()
 
 
@@ -208,8 +207,7 @@ def reached_by_nobody(paths: list[str]) -> list[bool]:
 def test_another_user_cannot_connect_to_any_socket() -> None:
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place) / "node"
-        daemon = Process(folder)
-        try:
+        with Process(folder) as daemon:
             doors = daemon.ready["doors"]
             paths = [str(folder / "control.sock"), doors["socket"], doors["grpc socket"]]
             # All may enter the folders above, as where a node's folder was made by hand.
@@ -218,5 +216,3 @@ def test_another_user_cannot_connect_to_any_socket() -> None:
             assert reached_by_nobody(paths) == [False, False, False]
             Path(paths[0]).chmod(0o666)  # the sockets are what keeps others out
             assert reached_by_nobody(paths) == [True, False, False]
-        finally:
-            daemon.end()

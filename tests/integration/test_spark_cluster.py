@@ -23,6 +23,7 @@ from datalattice.client import Folder, edit, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
+from datalattice.testing.processes import killing
 
 pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.processes, pytest.mark.timeout(300)]
@@ -51,6 +52,10 @@ class Cluster:
             env=environment(),
             text=True,
         )
+        self.master = self.connect = ""
+
+    def wait_ready(self) -> None:
+        """Return once all of it serves."""
         assert self.process.stdout is not None
         said = {}
         for line in self.process.stdout:
@@ -73,11 +78,9 @@ class Cluster:
         return found
 
     def end(self) -> int:
-        self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(60)
-        assert self.process.stdout is not None
-        self.process.stdout.close()
-        return code
+        with killing(self.process):
+            self.process.send_signal(signal.SIGTERM)
+            return self.process.wait(60)
 
 
 def pack(archive: Path) -> str:
@@ -97,6 +100,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
     pack(folder / "datalattice.tar.gz")
     started = Cluster(folder / "cluster", folder / "datalattice.tar.gz")
     try:
+        started.wait_ready()
         yield started
     finally:
         assert started.end() == 0

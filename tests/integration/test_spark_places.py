@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from datalattice.client import edit, folder_of, reading, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.pipeline.jobs import audit, gc, merge
+from datalattice.testing.processes import killing
 from datalattice.testing.replicas import ALICE, BOB, SampleRoot, merged
 
 pytest.importorskip("pyspark")
@@ -37,6 +39,7 @@ class NodeProcess:
         self.count = 0
         self._port = 0
         self._process: subprocess.Popen[str] | None = None
+        self._killing = ExitStack()
 
     @property
     def address(self) -> str:
@@ -44,23 +47,25 @@ class NodeProcess:
 
     def start(self) -> None:
         self.folder.settings_path.write_text(f"[node]\nplain = true\nport = {self._port}\n")
-        self._process = subprocess.Popen(
+        process = subprocess.Popen(
             [*COMMAND, "node", "start", "--dir", str(self.folder.path)],
             stdout=subprocess.PIPE,
             text=True,
         )
-        assert self._process.stdout is not None
-        said = self._process.stdout.readline()
+        self._process = self._killing.enter_context(killing(process))
+        assert process.stdout is not None
+        said = process.stdout.readline()
         assert said.startswith("listening at "), said
         self._port = int(said.rpartition(":")[2])
 
     def end(self, how: int) -> None:
-        if self._process is not None:
+        assert self._process is not None
+        with self._killing:
             self._process.send_signal(how)
             self._process.wait(PATIENCE_S)
-            assert self._process.stdout is not None
-            self._process.stdout.close()
-            self._process = None
+
+    def close(self) -> None:
+        self._killing.close()
 
     def offer(self, count: int) -> None:
         """Append the next records, through the node where one runs."""
@@ -75,10 +80,10 @@ class NodeProcess:
 
 @pytest.fixture
 def node(tmp_path: Path) -> Iterator[NodeProcess]:
-    made = NodeProcess(tmp_path / "home")
-    made.start()
-    yield made
-    made.end(signal.SIGTERM)
+    with closing(NodeProcess(tmp_path / "home")) as made:
+        made.start()
+        yield made
+        made.end(signal.SIGTERM)
 
 
 def values(frame: Any) -> list[int]:

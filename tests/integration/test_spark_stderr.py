@@ -13,6 +13,8 @@ from typing import Any
 
 import pytest
 
+from datalattice.testing.processes import killing
+
 pytest.importorskip("pyspark")
 nbformat: Any = pytest.importorskip("nbformat")
 nbclient: Any = pytest.importorskip("nbclient")
@@ -49,14 +51,12 @@ def test_idle_workers_end_without_a_traceback_in_a_script_and_in_a_notebook(
     process = subprocess.Popen(
         [sys.executable, script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
     )
-    try:
+    with killing(process):
         notebook = nbformat.v4.new_notebook()
         source = WORK.format(folder=str(tmp_path / "b"), idle=IDLE_SECONDS)
         notebook.cells = [nbformat.v4.new_code_cell(source)]
         nbclient.NotebookClient(notebook, timeout=240, kernel_name="python3").execute()
         printed, errors = process.communicate(timeout=120)
-    finally:
-        process.kill()
     assert process.returncode == 0
     assert printed.endswith("end\n")
     assert "20000\n" in printed

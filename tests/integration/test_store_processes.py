@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,9 @@ import pytest
 from datalattice.cells import Vector, missing
 from datalattice.crypto import SystemEntropy
 from datalattice.store import CellStore
+from datalattice.testing.processes import killing
+
+PATIENCE_S = 100.0
 
 WRITER = """
 import sys
@@ -40,12 +44,14 @@ for line in sys.stdin:
 """
 
 
-def start(program: str, *arguments: str) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", program, *arguments],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
+def start(program: str, *arguments: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    return killing(
+        subprocess.Popen(
+            [sys.executable, "-c", program, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
     )
 
 
@@ -59,14 +65,13 @@ def test_a_killed_writer_loses_nothing_acknowledged(tmp_path: Path) -> None:
     entropy = SystemEntropy()
     acknowledged = 0
     for turn in range(6):
-        writer = start(WRITER, str(tmp_path), str(1 + 20 * (turn % 2)))
-        assert writer.stdout is not None
-        acknowledged = int(line(writer))
-        deadline = time.monotonic() + entropy.bytes(1)[0] / 500
-        while time.monotonic() < deadline:
+        with start(WRITER, str(tmp_path), str(1 + 20 * (turn % 2))) as writer:
             acknowledged = int(line(writer))
-        writer.kill()
-        rest = writer.communicate()[0].splitlines()  # what it said before it died counts too
+            deadline = time.monotonic() + entropy.bytes(1)[0] / 500
+            while time.monotonic() < deadline:
+                acknowledged = int(line(writer))
+            writer.kill()
+            rest = writer.communicate()[0].splitlines()  # what it said before it died counts too
         complete = [text for text in rest if text.isdigit()]
         acknowledged = int(complete[-1]) if complete else acknowledged
         with CellStore.open(tmp_path, read_only=True) as reader:
@@ -100,4 +105,4 @@ def test_a_reader_sees_every_acknowledged_commit(tmp_path: Path) -> None:
             reader.stdin.flush()
             assert line(reader) == f"{len(value)} 0 {len(value) - 1}\n"
         reader.stdin.close()
-        assert reader.wait(30) == 0
+        assert reader.wait(PATIENCE_S) == 0

@@ -26,6 +26,7 @@ from datalattice.actions import (
 )
 from datalattice.cells import to_cell, to_json
 from datalattice.client import ControlClient, connect
+from datalattice.testing.processes import killing
 
 pytestmark = pytest.mark.processes
 
@@ -63,18 +64,16 @@ def daemon(folder: Path, settings: str) -> Iterator[ControlClient]:
     process = subprocess.Popen(
         [*command, "--dir", folder], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
+    with killing(process):
+        assert process.stdin is not None
+        assert process.stdout is not None
         assert process.stdout.readline(), "it did not start"
         client = connect(folder)
         assert client is not None
         with client:
             yield client
-    finally:
         process.stdin.close()  # it ends with its input
         process.wait(WAIT_S)
-        process.stdout.close()
 
 
 def run(client: ControlClient, operation: str, given: Any) -> JobRecord:

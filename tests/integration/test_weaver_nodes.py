@@ -97,10 +97,10 @@ class Serving:
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
         )
-        assert self._process.stdout is not None
         # `listening at HOST:PORT`, once it serves.
-        said = self._process.stdout.readline().strip()
-        self._process.stdout.close()
+        assert self._process.stdout is not None
+        with self._process.stdout as stdout:
+            said = stdout.readline().strip()
         assert said, "the node did not start"
         self.port = int(said.rpartition(":")[2])
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import random
 import shutil
-import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import datalattice
+from datalattice.testing.processes import killing
 
 pytestmark = [
     pytest.mark.once,
@@ -34,11 +35,15 @@ with datalattice.open(path) as node:
 """
 
 
-def writer(folder: Path, name: str, count: int) -> subprocess.Popen[str]:
-    return subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(folder), name, str(count)],
-        stdout=subprocess.PIPE,
-        text=True,
+def writer(
+    folder: Path, name: str, count: int
+) -> contextlib.AbstractContextManager[subprocess.Popen[str]]:
+    return killing(
+        subprocess.Popen(
+            [sys.executable, "-c", WRITER, str(folder), name, str(count)],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
     )
 
 
@@ -74,7 +79,7 @@ def test_writers_that_are_killed_lose_nothing_that_was_acknowledged(tmp_path: Pa
             assert process.stdout is not None
             for _ in range(dice.randrange(1, 40)):
                 last[name] = int(process.stdout.readline())
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             rest = process.stdout.read().split()
         if rest:
             last[name] = int(rest[-1])
@@ -187,10 +192,11 @@ def test_events_of_a_machine_reach_subscribers_in_other_processes(
     with datalattice.open(tmp_path / "home") as node:
         lot = node.store("lot", kind=auction.Auction)
         with lot.subscribe("bids", amount=10, timeout=40.0) as bids:
-            with subprocess.Popen([sys.executable, "-c", program, str(tmp_path)]) as process:
+            command = [sys.executable, "-c", program, str(tmp_path)]
+            with killing(subprocess.Popen(command, text=True)) as process:
                 found = [next(bids).amount for _ in range(89)]
                 lot.bid(amount=7_000)
                 assert next(bids).amount == 7_000
-            assert process.returncode == 0
+                assert process.wait() == 0
             assert bids.skipped == 0
     assert found == list(range(11, 100))

@@ -11,7 +11,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +36,10 @@ def program(name: str) -> str:
 
 @pytest.fixture
 def daemon(tmp_path: Path) -> Iterator[Process]:
-    made = Process(tmp_path / "node", "--rest", "127.0.0.1:0")
-    with datalattice.open(made.folder) as node:
-        node.drive("files").ensure()
-    yield made
-    if made.process.poll() is None:
-        made.end(signal.SIGKILL)
+    with Process(tmp_path / "node", "--rest", "127.0.0.1:0") as made:
+        with datalattice.open(made.folder) as node:
+            node.drive("files").ensure()
+        yield made
 
 
 @contextmanager
@@ -183,7 +181,7 @@ class SocketConnection(http.client.HTTPConnection):
         return answer
 
 
-def test_what_was_answered_survives_kill_9(daemon: Process) -> None:
+def test_what_was_answered_survives_kill_9(daemon: Process, ending: ExitStack) -> None:
     written: dict[str, bytes] = {}
     path = daemon.ready["doors"]["socket"]
     enough = threading.Event()
@@ -207,7 +205,7 @@ def test_what_was_answered_survives_kill_9(daemon: Process) -> None:
     for one in writers:
         one.join(WAIT_S)
     assert len(written) >= 16
-    again = Process(daemon.folder)
+    again = ending.enter_context(Process(daemon.folder))
     connection = SocketConnection(again.ready["doors"]["socket"])
     with datalattice.open(daemon.folder) as node:
         drive = node.drive("files")
@@ -248,11 +246,11 @@ def test_two_clients_with_locks_lose_nothing(daemon: Process) -> None:
         assert node.drive("files").read("/count") == b"20"
 
 
-def test_the_door_can_be_switched_off(tmp_path: Path) -> None:
+def test_the_door_can_be_switched_off(tmp_path: Path, ending: ExitStack) -> None:
     folder = tmp_path / "node"
     folder.mkdir()
     (folder / "node.toml").write_text("[doors.webdav]\nenabled = false\n")
-    daemon = Process(folder, "--rest", "127.0.0.1:0")
+    daemon = ending.enter_context(Process(folder, "--rest", "127.0.0.1:0"))
     assert "webdav" not in daemon.ready["doors"]
     connection = SocketConnection(daemon.ready["doors"]["socket"])
     assert connection.do("OPTIONS", "/").status == 404

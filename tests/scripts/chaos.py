@@ -61,9 +61,9 @@ WRITE_GAP_S: Final = 0.2
 FAULT_S: Final = 8.0
 """Longest fault of a link; that of a node is half of it."""
 
-START_S: Final = 30.0
+START_S: Final = 100.0
 CONVERGE_S: Final = 90.0
-STOP_S: Final = 30.0
+STOP_S: Final = 100.0
 SAMPLE_S: Final = 0.5
 MEMORY_GROWTH_MB_MAX: Final = 24.0
 """Memory in use hardly grows: from minute 2 to 10 of stores Python's objects took 31 to 36 MB and

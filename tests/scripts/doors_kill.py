@@ -40,6 +40,7 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import OutcomeUnknown, PeerUnavailable, Timeout
 from datalattice.lattice import did_of
+from datalattice.testing.processes import killing
 
 EXPECTED = (PeerUnavailable, OutcomeUnknown, Timeout)
 LIFE_S = (0.5, 2.5)
@@ -57,36 +58,31 @@ class Daemon:
         self._port = _free_port()
         self.doors: dict[str, str] = {}
         self._process: subprocess.Popen[str] | None = None
+        self._killing = ExitStack()
 
     def start(self) -> None:
         """Start it; return once it serves."""
         command = [sys.executable, "-m", "datalattice.cli", "--dir", str(self.folder), "--json"]
         rest = f"127.0.0.1:{self._port}"
-        self._process = subprocess.Popen(
-            [
-                *command,
-                "daemon",
-                "--port",
-                "0",
-                "--attached",
-                "--rest",
-                rest,
-                "--admin",
-                self._admin,
-            ],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            text=True,
+        options = ["--port", "0", "--attached", "--rest", rest, "--admin", self._admin]
+        process = subprocess.Popen(
+            [*command, "daemon", *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
-        assert self._process.stdout is not None
-        lines = list(takewhile(lambda line: line != "}\n", self._process.stdout))
+        self._process = self._killing.enter_context(killing(process))
+        assert process.stdout is not None
+        lines = list(takewhile(lambda line: line != "}\n", process.stdout))
         self.doors = json.loads("".join([*lines, "}"]))["doors"]
 
     def end(self, number: int) -> None:
         """End it with a signal."""
         assert self._process is not None
-        self._process.send_signal(number)
-        self._process.communicate(timeout=WAIT_S)
+        with self._killing:
+            self._process.send_signal(number)
+            self._process.communicate(timeout=WAIT_S)
+
+    def close(self) -> None:
+        """Kill it if it still runs."""
+        self._killing.close()
 
 
 def _free_port() -> int:
@@ -128,6 +124,15 @@ class Writer(threading.Thread):
             # A number is written once: of a write without an answer nobody knows whether it is
             # there, and a second one could bring it twice.
             number += 1
+
+
+def end(running: list[Writer]) -> None:
+    """Have writers stop, and wait for them."""
+    for writer in running:
+        writer.stopping.set()
+    for writer in running:
+        if writer.is_alive():
+            writer.join(WAIT_S)
 
 
 class _SocketConnection(http.client.HTTPConnection):
@@ -217,10 +222,11 @@ def kill_rounds(folder: Path, rounds: int, seed: int) -> dict[str, Any]:
     with datalattice.open(folder) as node:
         node.drive("files").ensure()
         store = node.store("numbers", "kv").id
-    daemon = Daemon(folder, did_of(admin.public_key))
-    daemon.start()
-    with datalattice.open(folder) as beside, ExitStack() as held:
+    with closing(Daemon(folder, did_of(admin.public_key))) as daemon, ExitStack() as held:
+        daemon.start()
+        beside = held.enter_context(datalattice.open(folder))
         running = list(writers(daemon, admin, beside, store, held))
+        held.callback(end, running)  # before their clients are closed
         for writer in running:
             writer.start()
         for _ in range(rounds):
@@ -228,10 +234,7 @@ def kill_rounds(folder: Path, rounds: int, seed: int) -> dict[str, Any]:
             daemon.end(signal.SIGKILL)
             daemon.start()
         time.sleep(1)
-        for writer in running:
-            writer.stopping.set()
-        for writer in running:
-            writer.join(WAIT_S)
+        end(running)
         daemon.end(signal.SIGTERM)
     wrong: dict[str, str] = {}
     with datalattice.open(folder) as node:

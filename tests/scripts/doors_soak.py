@@ -31,6 +31,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from itertools import takewhile
 from pathlib import Path
 from statistics import linear_regression
@@ -51,6 +52,7 @@ from datalattice.actions import (
 from datalattice.client.control import ControlClient, running
 from datalattice.client.grpc import GrpcClient
 from datalattice.client.rest import RestClient
+from datalattice.testing.processes import killing
 
 CACHE_BYTES = 1_000_000
 
@@ -86,11 +88,12 @@ class Daemon:
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = folder
         self._log = folder / "daemon.log"
-        self._asked, told = socket.socketpair()
+        self._killing = ExitStack()
+        self._asked, told = map(self._killing.enter_context, socket.socketpair())
         program = [sys.executable, str(Path(__file__).with_name("measured_daemon.py"))]
         command = [*program, str(told.fileno()), "--dir", str(folder), "--json", "daemon"]
         with self._log.open("w") as log, told:
-            self.process = subprocess.Popen(
+            process = subprocess.Popen(
                 [*command, "--port", "0", "--attached", "--mcp", "all"],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
@@ -99,19 +102,23 @@ class Daemon:
                 pass_fds=[told.fileno()],
                 text=True,
             )
-        assert self.process.stdout is not None
-        lines = list(takewhile(lambda line: line != "}\n", self.process.stdout))
-        doors = json.loads("".join([*lines, "}"]))["doors"]
-        self.rest: str = doors["socket"]
-        self.grpc: str = doors["grpc socket"]
-        found = running(folder)
-        assert found is not None
-        self.control: str = found.control
+        self.process = self._killing.enter_context(killing(process))
+        self.rest = self.grpc = self.control = ""
         self.clients: tuple[Callable[[], Any], ...] = (
             lambda: RestClient(self.rest),
             lambda: GrpcClient(self.grpc),
             lambda: ControlClient(self.control),
         )
+
+    def wait_ready(self) -> None:
+        """Return once it serves."""
+        assert self.process.stdout is not None
+        lines = list(takewhile(lambda line: line != "}\n", self.process.stdout))
+        doors = json.loads("".join([*lines, "}"]))["doors"]
+        self.rest, self.grpc = doors["socket"], doors["grpc socket"]
+        found = running(self.folder)
+        assert found is not None
+        self.control = found.control
 
     @property
     def _proc(self) -> Path:
@@ -155,9 +162,10 @@ class Daemon:
 
     def end(self) -> None:
         """End it, and wait for its end."""
-        self._asked.close()
-        self.process.send_signal(signal.SIGTERM)
-        self.process.communicate(timeout=SETTLE_S)
+        with self._killing:
+            self._asked.close()
+            self.process.send_signal(signal.SIGTERM)
+            self.process.communicate(timeout=SETTLE_S)
 
 
 # --- ways to leave ------------------------------------------------------------------------------
@@ -432,8 +440,9 @@ def soak(
     daemon = Daemon(folder)
     ways: dict[str, Any] = {}
     failed: str | None = None
+    rounds = Soak(daemon, seed)
     try:
-        rounds = Soak(daemon, seed)
+        daemon.wait_ready()
         rounds.begin(chosen)
         rounds.leave(chosen, warm, offers=True)
         for way in chosen:

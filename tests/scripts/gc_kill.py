@@ -39,6 +39,7 @@ KEYS = 97
 PIN_EVERY = 40
 PINS_KEPT = 3
 FORKS_KEPT = 30
+START_S = 100.0
 RETENTION = Retention(3, 200, ())  # so short that roots are collected while others read them
 
 
@@ -145,6 +146,7 @@ class Child:
         self._process = subprocess.Popen(
             command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
         )
+        self._complaint: str | None = None
         self.last: dict[str, int] = {}
         self.sums: collections.Counter[str] = collections.Counter()
         self._ready = threading.Event()
@@ -161,22 +163,20 @@ class Child:
             self._ready.set()
 
     def wait_ready(self) -> None:
-        if not self._ready.wait(30):
-            self.kill()
-            raise AssertionError("a process did not start in 30 s")
+        if not self._ready.wait(START_S):
+            raise AssertionError(f"a process did not start in {START_S} s: {self.kill()}")
 
     def kill(self) -> str:
         """Kill it; return the end of its standard error if it had ended by itself."""
-        had_ended = self._process.poll() is not None
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
-        assert self._process.stdout is not None
-        assert self._process.stderr is not None
-        errors = self._process.stderr.read()[-2_000:]
-        self._process.stdout.close()
-        self._process.stderr.close()
-        return errors if had_ended else ""
+        if self._complaint is None:
+            had_ended = self._process.poll() is not None
+            with self._process:
+                self._process.kill()
+                self._reader.join()
+                assert self._process.stderr is not None
+                errors = self._process.stderr.read()[-2_000:]
+            self._complaint = errors if had_ended else ""
+        return self._complaint
 
 
 def check_store(folder: Path, durable: int, pinned: int) -> tuple[int, int]:

@@ -20,6 +20,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
 
@@ -36,6 +37,7 @@ from datalattice.store import CellStore
 TOPIC = "load"
 KEYS = KeyPair(b"9" * 32)
 CONVERGE_S = 60.0
+START_S = 100.0
 
 
 def _say(text: str) -> None:
@@ -92,14 +94,13 @@ class Child:
                 self.durable = int(value)
 
     def wait_ready(self) -> None:
-        if not self._ready.wait(30):
-            self.kill()
-            raise AssertionError("a node did not start in 30 s")
+        if not self._ready.wait(START_S):
+            raise AssertionError(f"a node did not start in {START_S} s")
 
     def kill(self) -> None:
-        self._process.kill()
-        self._process.wait()
-        self._reader.join()
+        with self._process:
+            self._process.kill()
+            self._reader.join()
 
 
 def printed_pairs(lines: Iterable[str]) -> Iterator[tuple[str, str]]:
@@ -143,42 +144,46 @@ def run(folder: Path, rounds: int, seed: int) -> dict[str, Any]:
     """Kill and check for `rounds` rounds; then let both nodes converge."""
     chance = random.Random(seed)
     mine, other = folder / "writer", folder / "follower"
-    follower = Child("follow", str(other), "0")
-    follower.wait_ready()
-    port = follower.address.rpartition(":")[2]
     durable = checked = 0
-    for _ in range(rounds):
-        writer = Child("write", str(mine), follower.address, str(chance.choice([1, 20, 500])))
-        try:
-            writer.wait_ready()
-            time.sleep(chance.uniform(0.01, 0.5))
-            if chance.random() < 0.3:
-                follower.kill()
-                follower = Child("follow", str(other), port)
-                time.sleep(chance.uniform(0.0, 0.3))
-        finally:
-            writer.kill()
-        durable = max(durable, writer.durable)
-        checked = check_store(mine, durable, max(0, checked - 5))
-    follower.wait_ready()
-    return _converge(mine, other, follower, rounds, checked)
+    with ExitStack() as following:
+        follower = child(following, "follow", str(other), "0")
+        follower.wait_ready()
+        port = follower.address.rpartition(":")[2]
+        for _ in range(rounds):
+            batch_max = str(chance.choice([1, 20, 500]))
+            with ExitStack() as writing:
+                writer = child(writing, "write", str(mine), follower.address, batch_max)
+                writer.wait_ready()
+                time.sleep(chance.uniform(0.01, 0.5))
+                if chance.random() < 0.3:
+                    following.close()
+                    follower = child(following, "follow", str(other), port)
+                    time.sleep(chance.uniform(0.0, 0.3))
+            durable = max(durable, writer.durable)
+            checked = check_store(mine, durable, max(0, checked - 5))
+        follower.wait_ready()
+        return _converge(mine, other, follower, following, rounds, checked)
+
+
+def child(ending: ExitStack, *arguments: str) -> Child:
+    """Return a new process, which is killed at the end of the stack."""
+    made = Child(*arguments)
+    ending.callback(made.kill)
+    return made
 
 
 def _converge(
-    mine: Path, other: Path, follower: Child, rounds: int, records: int
+    mine: Path, other: Path, follower: Child, following: ExitStack, rounds: int, records: int
 ) -> dict[str, Any]:
-    writer = Child("write", str(mine), follower.address, "0")
-    began = time.monotonic()
-    try:
+    with following, ExitStack() as writing:
+        writer = child(writing, "write", str(mine), follower.address, "0")
+        began = time.monotonic()
         writer.wait_ready()
         while probe(writer.address).root_hash != probe(follower.address).root_hash:
             if time.monotonic() - began > CONVERGE_S:
                 raise AssertionError(f"the nodes did not converge in {CONVERGE_S} s")
             time.sleep(0.05)
         took = time.monotonic() - began
-    finally:
-        writer.kill()
-        follower.kill()
     if check_complete(mine) != check_complete(other):
         raise AssertionError("the stores hold different roots")
     return {"rounds": rounds, "records": records, "lost": 0, "converged_s": round(took, 3)}

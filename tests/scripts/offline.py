@@ -23,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,7 @@ from datalattice.errors import DataLatticeError
 from datalattice.lattice import MergeContext, MergeNotice, root_lattice
 from datalattice.node import NodeServer, open_node
 from datalattice.store import CellStore
+from datalattice.testing.processes import killing
 
 OWNER = "did:web:fleet.example"
 NAME = "shared"
@@ -337,33 +339,28 @@ def run(folder: Path, processes: int, operations: int, seed: int) -> dict[str, A
     """Write in all processes, merge, and compare with the replay."""
     folders = [folder / f"process-{number}" for number in range(processes)]
     began = time.monotonic()
-    children = [
-        subprocess.Popen(
-            [
-                sys.executable,
-                __file__,
-                "work",
-                str(place),
-                *map(str, (number, processes, operations, seed)),
-            ]
-        )
-        for number, place in enumerate(folders)
-    ]
-    codes = [child.wait() for child in children]
+    with ExitStack() as ending:
+        children = []
+        for number, place in enumerate(folders):
+            numbers = map(str, (number, processes, operations, seed))
+            child = subprocess.Popen([sys.executable, __file__, "work", str(place), *numbers])
+            children.append(ending.enter_context(killing(child)))
+        codes = [child.wait() for child in children]
     if any(codes):
         raise AssertionError("a process failed")
     wrote_s = time.monotonic() - began
     journals = [pickle.loads(place.with_suffix(".journal").read_bytes()) for place in folders]
     on_keys = [write for keys, _ in journals for write in keys]
     on_paths = [write for _, paths in journals for write in paths]
-    stores = [CellStore.open(place, read_only=True) for place in folders]
-    began = time.monotonic()
-    joined, reports, orders = merge_in_every_order([store.root() for store in stores])
-    merged_s = (time.monotonic() - began) / orders
-    keys, paths = check_keys(joined, on_keys), check_tree(joined, on_paths)
-    expected = shared(joined)
-    for store in stores:
-        store.close()
+    with ExitStack() as opened:
+        stores = [CellStore.open(place, read_only=True) for place in folders]
+        for store in stores:
+            opened.enter_context(store)
+        began = time.monotonic()
+        joined, reports, orders = merge_in_every_order([store.root() for store in stores])
+        merged_s = (time.monotonic() - began) / orders
+        keys, paths = check_keys(joined, on_keys), check_tree(joined, on_paths)
+        expected = shared(joined)
     began = time.monotonic()
     if asyncio.run(meet_over_loopback(folders)) != expected:
         raise AssertionError("the nodes agree, but not on the join of the roots")

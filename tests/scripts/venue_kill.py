@@ -18,7 +18,8 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import datalattice
@@ -40,6 +41,7 @@ from datalattice.service.venue import (
     effect_key,
     job_of_call,
 )
+from datalattice.testing.processes import killing
 
 CALLER = JobCaller("did:key:z6MkCaller")
 ATTEMPTS = 3
@@ -123,16 +125,19 @@ async def serve(folder: Path, jobs: int, seed: int) -> None:
         await runner.close()
 
 
-def child(folder: Path, jobs: int, seed: int) -> subprocess.Popen[str]:
+@contextmanager
+def child(folder: Path, jobs: int, seed: int) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, __file__, "--serve", "--jobs", str(jobs), "--seed", str(seed)]
-    return subprocess.Popen([*command, "--folder", folder], stdout=subprocess.PIPE, text=True)
+    with killing(
+        subprocess.Popen([*command, "--folder", folder], stdout=subprocess.PIPE, text=True)
+    ) as process:
+        yield process
 
 
 def killed(folder: Path, jobs: int, dice: random.Random) -> list[dict[str, str]]:
     """Run a venue and kill it; return its answers."""
-    process = child(folder, jobs, dice.randrange(2**31))
-    assert process.stdout is not None
-    with process:
+    with child(folder, jobs, dice.randrange(2**31)) as process:
+        assert process.stdout is not None
         left, told = dice.randrange(1, 2 * jobs), []
         for line in process.stdout:
             told.append(json.loads(line))
@@ -188,6 +193,7 @@ def main() -> None:
     with child(options.folder, 0, 0) as last:
         assert last.stdout is not None
         told += [json.loads(line) for line in last.stdout]
+        last.wait()
     assert last.returncode == 0, last.returncode
     say(lost=0, **check(options.folder, told))
 

@@ -274,13 +274,15 @@ def test_a_watch_yields_what_keys_hold_after_they_are_written(node: datalattice.
 
 def test_a_watch_sees_what_another_process_writes(node: datalattice.Node, tmp_path: Path) -> None:
     notes = node.store("notes", kind="kv")
-    with notes.watch(timeout=30) as watch:
+    with notes.watch(timeout=50) as watch:
         child = multiprocessing.get_context("spawn").Process(
             target=_put_in_another_process, args=(str(tmp_path / "data"), "from", "outside")
         )
         child.start()
-        assert next(watch) == ("from", "outside")
-        child.join()
+        try:
+            assert next(watch) == ("from", "outside")
+        finally:
+            child.join(50)
 
 
 def _put_in_another_process(path: str, key: str, value: str) -> None:
@@ -349,7 +351,7 @@ def test_a_log_is_followed_on_from_a_record(node: datalattice.Node) -> None:
 
 def test_a_follower_waits_for_what_another_thread_appends(node: datalattice.Node) -> None:
     diary = node.store("diary", kind="log")
-    with diary.follow("end", timeout=30) as follow:
+    with diary.follow("end", timeout=50) as follow:
         thread = threading.Thread(target=diary.append, args=("sun",))
         thread.start()
         assert next(follow).value == "sun"
@@ -459,7 +461,7 @@ def test_a_consumer_that_takes_wakes_for_what_another_thread_appends(
     with diary.consumer("printer") as records:
         thread = threading.Thread(target=diary.append, args=("sun",))
         thread.start()
-        assert [one.value for one in records.take(5, timeout=30)] == ["sun"]
+        assert [one.value for one in records.take(5, timeout=50)] == ["sun"]
         thread.join()
 
 

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import closing
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -31,6 +31,7 @@ from datalattice.errors import DataLoss, NoSigningKey, StoreClosed, StoreLocked,
 from datalattice.lattice import root_lattice
 from datalattice.store import CellStore, RealDisk
 from datalattice.testing.folders import append_change, running_node
+from datalattice.testing.processes import killing
 
 PATIENCE_S = 50.0
 KEYS = KeyPair(bytes(32))
@@ -216,14 +217,15 @@ def test_a_forked_child_writes_with_an_editor_of_its_own(folder: Folder, data: O
 
 @pytest.mark.processes
 @pytest.mark.parametrize("count", [2, 4, 8])
-def test_processes_append_to_one_queue(folder: Folder, data: OpenFolder, count: int) -> None:
+def test_processes_append_to_one_queue(
+    folder: Folder, data: OpenFolder, count: int, ending: ExitStack
+) -> None:
     each = 48 // count
-    writers = []
+    pipe, writers = subprocess.PIPE, []
     for number in range(count):
         command = [sys.executable, "-c", WRITER, str(folder.path), f"w{number}", str(each)]
-        writers.append(
-            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-        )
+        started = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        writers.append(ending.enter_context(killing(started)))
     own = [offer(data, f"own {number}")[0] for number in range(each)]
     outs = [writer.communicate("go\n", PATIENCE_S)[0] for writer in writers]
     assert [writer.returncode for writer in writers] == [0] * count

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import partial
 from itertools import count
 from pathlib import Path
@@ -32,6 +33,7 @@ from datalattice.errors import Corruption, StoreError, StoreFailed
 from datalattice.testing.disk import SimDisk, SimulatedCrash
 from datalattice.testing.engine_kit import KIT_TABLES, check_engine
 from datalattice.testing.journal import JournalEngine
+from datalattice.testing.processes import killing
 
 SMALL = 700
 """Bytes of a journal that is full after a few transactions."""
@@ -425,11 +427,14 @@ def test_a_thread_that_reads_while_a_record_is_published_does_not_take_it_twice(
         assert [key for key, _ in seen.scan("one")] == [b"\0", b"\1", b"\2"]
 
 
-def test_processes_that_write_at_once_lose_nothing(tmp_path: Path) -> None:
+def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, ending: ExitStack) -> None:
     turns = 600  # fills the journal
     command = [sys.executable, "-c", WRITER, str(tmp_path)]
     open_engine(tmp_path, ("one",)).close()
-    running = [subprocess.Popen([*command, name, str(turns)]) for name in ("a", "b")]
+    running = [
+        ending.enter_context(killing(subprocess.Popen([*command, name, str(turns)])))
+        for name in ("a", "b")
+    ]
     reader = open_engine(tmp_path, ("one",), read_only=True)
     with reader.read() as view:
         last = 0

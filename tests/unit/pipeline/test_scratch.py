@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,9 @@ from datalattice.errors import UsageError
 from datalattice.pipeline.spark import scratch
 from datalattice.pipeline.spark.java import private_folder
 from datalattice.pipeline.spark.scratch import FOLDER_CHARS_MAX, remove_scratch, scratch_folder
+from datalattice.testing.processes import killing
+
+PATIENCE_S = 50.0
 
 KILLED = """
 import os, signal
@@ -43,11 +47,10 @@ def left(base: Path) -> set[Path]:
     return set(base.glob("datalattice-*/spark-*"))
 
 
-def run(end: str) -> subprocess.Popen[str]:
-    script = KILLED.format(end=end)
-    return subprocess.Popen(
-        [sys.executable, "-c", script], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    )
+def run(end: str) -> AbstractContextManager[subprocess.Popen[str]]:
+    command = [sys.executable, "-c", KILLED.format(end=end)]
+    pipe = subprocess.PIPE
+    return killing(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True))
 
 
 def told(driver: subprocess.Popen[str]) -> Path:
@@ -91,12 +94,12 @@ def test_a_process_has_one_folder_until_it_is_removed(base: Path) -> None:
 def test_what_a_killed_driver_left_goes_and_what_a_living_one_has_stays(base: Path) -> None:
     with run("os.kill(os.getpid(), signal.SIGKILL)") as killed, run("input()") as living:
         gone, stays = told(killed), told(living)
-        assert killed.wait(30) == -signal.SIGKILL
+        assert killed.wait(PATIENCE_S) == -signal.SIGKILL
         (gone.parent / "spark-without-lock").mkdir()
         own = scratch_folder()
         assert left(base) == {stays, own}
         assert (stays / "blockmgr" / "data").read_text() == "left"
-        living.communicate("\n", 30)
+        living.communicate("\n", PATIENCE_S)
 
 
 @pytest.mark.parametrize(("spare", "used"), [(0, True), (-1, False)])

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -16,6 +17,7 @@ import pytest
 from datalattice.cells import Vector
 from datalattice.errors import DataLoss, StoreClosed, StoreLocked
 from datalattice.store import CellStore, WriteTurn
+from datalattice.testing.processes import killing
 
 PATIENCE_S = 50.0
 
@@ -64,12 +66,14 @@ def add(store: CellStore, text: str) -> None:
     store.commit(root.append(text.ljust(200)))
 
 
-def begin(path: Path, name: str, count: int) -> subprocess.Popen[str]:
+@contextmanager
+def begin(path: Path, name: str, count: int) -> Iterator[subprocess.Popen[str]]:
     command = [sys.executable, "-c", WRITER, str(path), name, str(count)]
-    writer = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert writer.stdout is not None
-    assert writer.stdout.readline() == "ready\n"
-    return writer
+    pipe = subprocess.PIPE
+    with killing(subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)) as writer:
+        assert writer.stdout is not None
+        assert writer.stdout.readline() == "ready\n"
+        yield writer
 
 
 def texts(path: Path) -> list[str]:
@@ -132,14 +136,14 @@ def texts_of(store: CellStore) -> list[str]:
     return [str(text).strip() for text in root]
 
 
-def test_threads_write_in_one_turn(path: Path, turn: WriteTurn) -> None:
+def test_threads_write_in_one_turn(path: Path, turn: WriteTurn, ending: ExitStack) -> None:
     def write(name: str) -> None:
         for number in range(20):
             with turn.write(PATIENCE_S) as store, lock:
                 add(store, f"{name}{number}")
 
     lock = threading.Lock()
-    other = begin(path, "p", 20)
+    other = ending.enter_context(begin(path, "p", 20))
     threads = [threading.Thread(target=write, args=(name,)) for name in "abcd"]
     for thread in threads:
         thread.start()
@@ -155,9 +159,9 @@ def test_threads_write_in_one_turn(path: Path, turn: WriteTurn) -> None:
 
 @pytest.mark.processes
 @pytest.mark.parametrize("count", [2, 8])
-def test_processes_append_to_one_vector(path: Path, count: int) -> None:
+def test_processes_append_to_one_vector(path: Path, count: int, ending: ExitStack) -> None:
     each = 120 // count
-    writers = [begin(path, f"w{number}", each) for number in range(count)]
+    writers = [ending.enter_context(begin(path, f"w{number}", each)) for number in range(count)]
     for writer in writers:
         assert writer.stdin is not None
         writer.stdin.write("go\n")
@@ -175,9 +179,11 @@ def test_processes_append_to_one_vector(path: Path, count: int) -> None:
 
 
 @pytest.mark.processes
-def test_a_killed_writer_keeps_nobody_waiting(path: Path, turn: WriteTurn) -> None:
+def test_a_killed_writer_keeps_nobody_waiting(
+    path: Path, turn: WriteTurn, ending: ExitStack
+) -> None:
     for kill in range(6):
-        writer = begin(path, f"k{kill}", 100_000)
+        writer = ending.enter_context(begin(path, f"k{kill}", 100_000))
         assert writer.stdin is not None
         assert writer.stdout is not None
         writer.stdin.write("go\n")
@@ -186,10 +192,9 @@ def test_a_killed_writer_keeps_nobody_waiting(path: Path, turn: WriteTurn) -> No
         with turn.write(PATIENCE_S) as store:
             add(store, f"between {kill}")
         acknowledged.append(int(writer.stdout.readline()))
-        with writer:  # closes the pipes
-            writer.kill()
-            # Not `communicate`, which leaves out what `readline` has taken from the pipe already.
-            rest = writer.stdout.read().split("\n")
+        writer.kill()
+        # Not `communicate`, which leaves out what `readline` has taken from the pipe already.
+        rest = writer.stdout.read().split("\n")
         acknowledged += [int(line) for line in rest if line]
         with turn.write(PATIENCE_S) as store:
             found = texts_of(store)

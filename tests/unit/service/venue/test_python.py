@@ -20,6 +20,7 @@ from datalattice.service.venue import Json, OperationFailed, OperationMetadata, 
 from datalattice.service.venue.adapters import processes
 from datalattice.service.venue.adapters.processes import PIPE_BYTES_MAX
 from datalattice.service.venue.adapters.python import PythonAdapter, RegisteredFunction
+from datalattice.testing.processes import killing
 from datalattice.testing.venue_kit import LoneJob
 
 FUNCTIONS = """
@@ -236,7 +237,8 @@ def test_the_process_ends_with_the_venue(tmp_path: Path) -> None:
     temp.mkdir()
     modules = os.pathsep.join(filter(None, sys.path))
     environment = {**os.environ, "PYTHONPATH": modules, "TMPDIR": str(temp)}
-    with subprocess.Popen([sys.executable, "-c", code, str(path)], env=environment) as venue:
+    started = subprocess.Popen([sys.executable, "-c", code, str(path)], env=environment)
+    with killing(started) as venue:
         pids = path.read_text().split()
         assert len(list(temp.iterdir())) == 1
         venue.kill()
