@@ -603,8 +603,15 @@ def test_a_call_whose_request_does_not_come_is_ended(
             next(called)
         goes_on.set()
         assert "the caller sent nothing for 0.1 s" in late.value.details()
-        # One that ends without any is told at once.
-        empty = channel.stream_stream(f"/{request_.action.method}")(iter(()))
+
+
+@pytest.mark.parametrize("request_", [GetNodeStatus(), FollowTopic(topic="log")])
+def test_a_call_that_ends_without_a_request_is_refused(
+    served: Served, request_: ActionRequest[Any]
+) -> None:
+    with grpc.insecure_channel(f"unix:{served.path}") as channel:
+        called = channel.stream_stream(f"/{request_.action.method}")
+        empty = called(iter(()))
         with pytest.raises(grpc.RpcError) as bad:
             next(empty)
         assert bad.value.code() is grpc.StatusCode.INVALID_ARGUMENT
@@ -927,17 +934,18 @@ def test_more_calls_on_a_connection_than_it_may_have_wait_there_alone(
     node.queue("log").offer("a")
     with (
         serving(service, limits=GrpcLimits(on_connection=2)) as served,
-        GrpcClient(served.path, timeout_s=0.3) as busy,
+        GrpcClient(served.path) as busy,
         GrpcClient(served.path) as other,
+        ThreadPoolExecutor(1) as thread,
     ):
         streams = [busy.stream(FollowTopic(topic="log")) for _ in range(2)]
         assert [next(stream).value for stream in streams] == ["a", "a"]
-        with pytest.raises(Timeout):
-            busy.call(GetNodeStatus())
+        waiting = thread.submit(busy.call, GetNodeStatus())
+        with pytest.raises(TimeoutError):
+            waiting.result(0.3)
         assert other.call(GetNodeStatus()).version
         streams[0].close()
-        until(lambda: served.door.streams == 1)
-        assert busy.call(GetNodeStatus()).version
+        assert waiting.result(60).version
         streams[1].close()
 
 

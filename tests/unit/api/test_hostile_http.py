@@ -6,6 +6,7 @@ import socket
 import struct
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import count
 from typing import Any
@@ -22,7 +23,8 @@ pytest.importorskip("httptools")
 
 from datalattice.api.rest import BoundedHttp, HttpLimits, rest_app  # noqa: E402 - as above
 
-LIMITS = HttpLimits(head_s=0.3, stall_s=0.3, head_bytes=4_000, headers=20, connections=8)
+LIMITS = HttpLimits(head_bytes=4_000, headers=20, connections=8)
+SHORT = replace(LIMITS, head_s=0.3, stall_s=0.3)
 OFFER = b"POST /api/v1/queues/log/records HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n"
 STATUS = b"GET /api/v1/status HTTP/1.1\r\nhost: x\r\n"
 
@@ -35,7 +37,8 @@ class Door:
         self.listening = socket.socket(proto=socket.IPPROTO_TCP)
         self.listening.bind(("127.0.0.1", 0))
         self.listening.listen(64)
-        http: Any = partial(BoundedHttp, LIMITS)
+        self.limits = LIMITS
+        http: Any = lambda *args, **named: BoundedHttp(self.limits, *args, **named)  # noqa: E731
         config = uvicorn.Config(app, http=http, log_level="critical", lifespan="off")
         self.server = uvicorn.Server(config)
         self.thread = threading.Thread(target=self.server.run, kwargs={"sockets": [self.listening]})
@@ -43,6 +46,14 @@ class Door:
 
     def connect(self) -> socket.socket:
         return socket.create_connection(self.listening.getsockname(), 30)
+
+    def connect_slow(self, limits: HttpLimits = SHORT) -> socket.socket:
+        """Return a connection with limits of its own; all others have their usual time."""
+        self.limits = limits
+        made = self.connect()
+        until(lambda: self.server.server_state.connections)
+        self.limits = LIMITS
+        return made
 
     def answer(self, *parts: bytes) -> bytes:
         """Send bytes, and return all that comes until the door ends the connection."""
@@ -163,7 +174,7 @@ def test_a_head_is_as_large_as_the_limit_and_not_larger(door: Door) -> None:
 
 @pytest.mark.parametrize("parts", [(), (b"G",), (STATUS,), (STATUS + b"x: 1",)])
 def test_a_head_comes_in_time(parts: tuple[bytes, ...], door: Door) -> None:
-    with door.connect() as slow:
+    with door.connect_slow() as slow:
         for part in parts:
             slow.sendall(part)
         still_serves(door)
@@ -172,7 +183,7 @@ def test_a_head_comes_in_time(parts: tuple[bytes, ...], door: Door) -> None:
 
 
 def test_a_second_head_of_a_connection_comes_in_time_too(door: Door) -> None:
-    with door.connect() as slow:
+    with door.connect_slow(replace(LIMITS, head_s=2.0)) as slow:
         slow.sendall(STATUS + b"\r\n")
         assert slow.recv(65_536).startswith(b"HTTP/1.1 200 ")
         slow.sendall(STATUS)
@@ -192,7 +203,7 @@ def test_a_body_that_brings_nothing_is_cut_off(target: bytes, door: Door, node: 
         if b"/d/" in target
         else target
     )
-    with door.connect() as slow:
+    with door.connect_slow() as slow:
         slow.sendall(target + b"content-length: 100\r\n\r\n[1")
         still_serves(door)
         answer = b"".join(iter(partial(slow.recv, 65_536), b""))
@@ -201,13 +212,17 @@ def test_a_body_that_brings_nothing_is_cut_off(target: bytes, door: Door, node: 
 
 
 def test_a_body_that_goes_on_is_not_cut_off(door: Door, node: Any) -> None:
-    # Longer in all than the time for progress.
-    with door.connect() as slow, socket.socket() as never:
+    with door.connect() as slow:
         slow.sendall(OFFER + b"content-length: 12\r\n\r\n")
+        until(lambda: door.server.server_state.connections)
+        (http,) = door.server.server_state.connections
+        clock, ahead_s = http.loop.time, 0.0
+        http.loop.time = lambda: clock() + ahead_s
         for piece in (b"[", b"1", b",", b"2", b",", b"3", b",", b"4", b",", b"5", b"5", b"]"):
+            ahead_s += LIMITS.stall_s / 2  # longer in all than the time for progress
+            sent_s = http.loop.time()
             slow.sendall(piece)
-            never.settimeout(0.04)
-            threading.Event().wait(0.04)
+            until(lambda: http._heard_s >= sent_s)  # noqa: B023 - called at once
         assert slow.recv(65_536).startswith(b"HTTP/1.1 201 ")
     assert list(node.queue("log")) == [1, 2, 3, 4, 55]
 
@@ -218,7 +233,10 @@ def test_a_reader_that_takes_nothing_is_cut_off(door: Door, node: Any) -> None:
     with socket.socket() as slow:
         slow.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4_096)
         slow.settimeout(30)
+        door.limits = replace(LIMITS, stall_s=0.3)
         slow.connect(door.listening.getsockname())
+        until(lambda: door.server.server_state.connections)
+        door.limits = LIMITS
         slow.sendall(b"GET /api/v1/drives/d/files/f HTTP/1.1\r\nhost: x\r\n\r\n")
         slow.recv(1)
         for _ in count():  # until the door has let go of it
