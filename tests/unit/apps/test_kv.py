@@ -585,8 +585,10 @@ def test_counters_stay_within_64_bits(db: Database) -> None:
     for amount in (LONG_MAX + 1, 1.5, True, "1"):
         with pytest.raises(UsageError, match="64 bits"):
             db.incr("c", amount)  # type: ignore[arg-type]
-        with pytest.raises(UsageError, match="64 bits"):
+        with pytest.raises(UsageError, match=r"2\*\*63"):
             db.decr("c", amount)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=f": {LONG_MIN}$"):  # the number that was given
+        db.decr("c", LONG_MIN)
 
 
 # --- keys -----------------------------------------------------------------------------------------

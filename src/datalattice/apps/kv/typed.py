@@ -121,9 +121,12 @@ class TypedOperations(Operations[T]):
         return self._write(key, lambda stored, now: count_up(stored, replica, amount, now))
 
     def decr(self, key: str, amount: int = 1) -> int:
-        """Subtract `amount`; return the total of all replicas. Raises: as `incr`."""
-        if not is_long(to_cell(amount)):
-            raise UsageError(f"`amount` is not an integer of at most 64 bits: {amount!r}")
+        """Subtract `amount`; return the total of all replicas.
+
+        Raises: UsageError: as `incr`, or `amount` is -2**63, whose opposite has more than 64 bits.
+        """
+        if not is_long(to_cell(amount)) or amount == -(2**63):
+            raise UsageError(f"`amount` is not an integer from -2**63 + 1 to 2**63 - 1: {amount!r}")
         return self.incr(key, -amount)
 
     def count(self, key: str) -> int:
