@@ -43,7 +43,7 @@ def has_multicast() -> bool:
             one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             one.bind(("", 0))
             one.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, member)
-            one.settimeout(1)
+            one.settimeout(5)
             two.setsockopt(socket.IPPROTO_IP, socket.IP_MULTICAST_IF, socket.inet_aton(LOOPBACK))
             two.sendto(b"?", (MDNS_GROUP, one.getsockname()[1]))
             return one.recv(1) == b"?"

@@ -23,7 +23,7 @@ from datalattice.cursors import RootLattice
 from datalattice.lattice import root_lattice
 from datalattice.testing.processes import killing
 
-PATIENCE_S = 50.0
+PATIENCE_S = 120.0
 POLL_S = 0.2
 COMMAND = [sys.executable, "-m", "datalattice.cli"]
 

@@ -22,7 +22,7 @@ from datalattice.node.admission import FILES_RESERVED
 from datalattice.store import CellStore
 from datalattice.testing.processes import killing
 
-PATIENCE_S = 50.0
+PATIENCE_S = 120.0
 COMMAND = [sys.executable, "-m", "datalattice.cli"]
 FULL = Path("/dev/full")
 

@@ -18,7 +18,9 @@ from datalattice.client import Node
 from datalattice.errors import ConsumerBusy
 from datalattice.testing.processes import killing
 
-SECONDS = 60.0
+pytestmark = pytest.mark.processes
+
+SECONDS = 120.0
 ROUNDS = 10
 
 WORKER = """

@@ -16,7 +16,7 @@ import pytest
 from datalattice.testing.processes import killing
 
 SCRIPT = Path(__file__).parents[1] / "scripts" / "counting.py"
-PATIENCE_S = 50.0
+PATIENCE_S = 120.0
 
 pytestmark = [pytest.mark.once, pytest.mark.processes]
 

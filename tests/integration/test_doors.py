@@ -73,6 +73,8 @@ from datalattice.testing.processes import killing
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
+pytestmark = pytest.mark.processes
+
 WAIT_S = 120
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from datalattice.apps.queue import Topics
-from datalattice.client import Folder, edit, reading, write_key
+from datalattice.client import Folder, edit, reading, waiting, write_key
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.lattice import root_lattice
 from datalattice.testing.processes import killing
 
-PATIENCE_S = 50.0
+PATIENCE_S = 120.0
 EDITORS = 4
 EDITS = 15
 COMMAND = [sys.executable, "-m", "datalattice.cli", "node", "start", "--port", "0"]
@@ -25,7 +25,7 @@ ADD = """
 import sys
 from pathlib import Path
 from datalattice.apps.queue import Topics
-from datalattice.client import Folder, edit
+from datalattice.client import Folder, edit, waiting
 
 def add_one(cursor, keys):
     queue = Topics.at(cursor, keys.public_key).partition("t", 0)
@@ -34,7 +34,8 @@ def add_one(cursor, keys):
 
 sys.stdin.read()  # all begin together
 for _ in range(int(sys.argv[3])):
-    edit(Folder(Path(sys.argv[1])), add_one)
+    with waiting(float(sys.argv[4])):
+        edit(Folder(Path(sys.argv[1])), add_one)
 """
 
 pytestmark = [pytest.mark.once, pytest.mark.processes]
@@ -65,14 +66,15 @@ def test_no_edit_is_lost_and_none_is_made_twice(tmp_path: Path, with_node: bool)
             assert node.stdout is not None
             assert node.stdout.readline().startswith("listening at ")
         editors = [
-            start(sys.executable, "-c", ADD, str(folder.path), f"e{n}", str(EDITS))
+            start(sys.executable, "-c", ADD, str(folder.path), f"e{n}", str(EDITS), str(PATIENCE_S))
             for n in range(EDITORS)
         ]
         for one in editors:
             assert one.stdin is not None
             one.stdin.close()
         for _ in range(EDITS):
-            edit(folder, add_one)
+            with waiting(PATIENCE_S):
+                edit(folder, add_one)
         assert [one.wait(PATIENCE_S) for one in editors] == [0] * EDITORS
         if node is not None:
             node.terminate()

@@ -23,7 +23,7 @@ from datalattice.errors import OutcomeUnknown, ReadOnly
 from datalattice.testing.folders import running_node
 from datalattice.testing.processes import killing
 
-PATIENCE_S = 60.0
+PATIENCE_S = 120.0
 
 SERVE = "import sys; from datalattice.cli import start; sys.exit(start())"
 

@@ -28,6 +28,8 @@ mcp = pytest.importorskip("mcp")
 httpx2 = pytest.importorskip("httpx2")
 pytest.importorskip("uvicorn")
 
+pytestmark = pytest.mark.processes
+
 Use = Callable[[Any], Coroutine[Any, Any, Any]]
 
 

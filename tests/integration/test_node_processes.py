@@ -26,7 +26,7 @@ from datalattice.testing.folders import node_editor
 from datalattice.testing.processes import killing
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "node_process.py"
-PATIENCE_S = 100.0
+PATIENCE_S = 120.0
 
 pytestmark = pytest.mark.processes
 

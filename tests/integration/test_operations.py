@@ -23,7 +23,7 @@ from datalattice.crypto import KeyPair
 from datalattice.testing.polling import until
 from datalattice.testing.processes import killing
 
-PATIENCE_S = 50.0
+PATIENCE_S = 120.0
 POLL_S = 0.1
 COMMAND = [sys.executable, "-m", "datalattice.cli"]
 

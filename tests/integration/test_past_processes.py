@@ -13,7 +13,7 @@ from datalattice.cells import Vector, missing
 from datalattice.store import CellStore
 from datalattice.testing.processes import killing
 
-PATIENCE_S = 100.0
+PATIENCE_S = 120.0
 
 WRITER = """
 import sys

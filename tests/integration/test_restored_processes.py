@@ -22,7 +22,7 @@ from datalattice.client import connect
 from datalattice.testing.polling import until
 from datalattice.testing.processes import killing
 
-PATIENCE_S = 50.0
+PATIENCE_S = 120.0
 COMMAND = [sys.executable, "-m", "datalattice.cli"]
 
 pytestmark = [pytest.mark.once, pytest.mark.processes]

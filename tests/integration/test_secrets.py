@@ -45,6 +45,8 @@ pytest.importorskip("mcp")
 
 from datalattice.client.grpc import GrpcClient
 
+pytestmark = pytest.mark.processes
+
 PASSWORD = "correct-horse-battery-staple"
 BASIC = base64.b64encode(f"me:{PASSWORD}".encode()).decode()
 BASE = "/api/v1"

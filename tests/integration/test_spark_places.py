@@ -27,7 +27,7 @@ pytest.importorskip("pyspark")
 pytestmark = [pytest.mark.once, pytest.mark.spark, pytest.mark.timeout(120)]
 
 COMMAND = [sys.executable, "-m", "datalattice.cli"]
-PATIENCE_S = 30
+PATIENCE_S = 120.0
 
 
 class NodeProcess:

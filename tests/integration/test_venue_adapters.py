@@ -30,7 +30,7 @@ from datalattice.testing.processes import killing
 
 pytestmark = pytest.mark.processes
 
-WAIT_S = 60
+WAIT_S = 120
 
 FUNCTIONS = """
 import os

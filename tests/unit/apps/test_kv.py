@@ -56,7 +56,7 @@ from datalattice.limits import INDEX_KEY_BYTES
 from datalattice.testing.cells_kit import CellDict
 from datalattice.testing.clocks import StoppedClock
 
-LONG_MAX = 2**63 - 1
+LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 ALICE, BOB = KeyPair(b"a" * 32), KeyPair(b"b" * 32)
 
 

@@ -142,6 +142,7 @@ guard_folder(Path(sys.argv[1]), NEXT, STEPS)
 """
 
 
+@pytest.mark.processes
 def test_kill_9_at_any_point_of_a_migration_loses_nothing(tmp_path: Path) -> None:
     code = KILLED.format(paths=[str(Path(__file__).parent)])
     for point in range(0, 60, 3):

@@ -427,6 +427,7 @@ def test_a_thread_that_reads_while_a_record_is_published_does_not_take_it_twice(
         assert [key for key, _ in seen.scan("one")] == [b"\0", b"\1", b"\2"]
 
 
+@pytest.mark.processes
 def test_processes_that_write_at_once_lose_nothing(tmp_path: Path, ending: ExitStack) -> None:
     turns = 600  # fills the journal
     command = [sys.executable, "-c", WRITER, str(tmp_path)]

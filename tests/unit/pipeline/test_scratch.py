@@ -91,6 +91,7 @@ def test_a_process_has_one_folder_until_it_is_removed(base: Path) -> None:
     assert scratch_folder() not in {None, folder}
 
 
+@pytest.mark.processes
 def test_what_a_killed_driver_left_goes_and_what_a_living_one_has_stays(base: Path) -> None:
     with run("os.kill(os.getpid(), signal.SIGKILL)") as killed, run("input()") as living:
         gone, stays = told(killed), told(living)

@@ -28,7 +28,7 @@ from datalattice.cells import Vector
 from datalattice.store import CellStore, WriteTurn
 
 path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
-turn = WriteTurn(partial(CellStore.open, path, wait_s=30))
+turn = WriteTurn(partial(CellStore.open, path, wait_s=100))
 print("ready", flush=True)
 sys.stdin.readline()
 longest = 0.0
