@@ -12,7 +12,7 @@ import pytest
 
 from datalattice.cli.main import COMMANDS
 
-pytestmark = pytest.mark.once
+pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]  # some read all of the code
 
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "src" / "datalattice"
