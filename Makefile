@@ -15,7 +15,7 @@ READY := $(VENV)/.ready
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 CODE := src tests bench examples setup.py
 CODE := $(wildcard $(CODE))
-SOURCES := $(shell find src -name '*.py' -o -path 'src/keccak/*' -o -path 'src/signatures/*' -o -path 'src/intentions/*' 2>/dev/null)
+SOURCES := $(shell find src -name '*.py' -o -path 'src/keccak/*' -o -path 'src/signatures/*' -o -path 'src/intentions/*' -o -path 'src/checksums/*' 2>/dev/null)
 PYTEST := $(BIN)/python -m pytest
 PYTEST_ARGS ?=
 # Processes that share the tests out, a file at a time; 0: this one runs them all.

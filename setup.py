@@ -23,7 +23,7 @@ from setuptools.errors import BaseError, CCompilerError
 
 PACKAGE = Path("src", "datalattice")
 KECCAK = Path("src", "keccak")
-SMALL = ("signatures", "intentions")
+SMALL = ("signatures", "intentions", "checksums")
 """C modules that are one file each, `src/NAME/NAME.c`."""
 
 COMPILED_PACKAGES = ("cells", "lattice")

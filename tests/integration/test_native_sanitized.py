@@ -208,6 +208,30 @@ for arguments in refused:
 print("refused", len(refused), "decoded", decoded > 1000)
 """
 
+SUMMING = """
+import random, sys, zlib
+sys.path.insert(0, sys.argv[1])
+from datalattice__checksums import crc32_of
+dice = random.Random(7)
+for length in range(1_001):
+    data, start = dice.randbytes(length), dice.getrandbits(32)
+    assert crc32_of([data], start) == zlib.crc32(data, start), length
+for _ in range(1_000):
+    longest = dice.choice((3, 70, 300, 5_000))
+    parts = [dice.randbytes(dice.randrange(longest)) for _ in range(dice.randrange(40))]
+    start, expected = dice.getrandbits(32), zlib.crc32(b"".join(parts))
+    assert crc32_of(parts, 0) == crc32_of(tuple(map(memoryview, parts)), 0) == expected
+    assert crc32_of(parts, start) == zlib.crc32(b"".join(parts), start)
+refused = [(), ([b"a"],), ([b"a"], None), (None, 0), ([b"a", 1], 0), (["text"], 0), ([b"a"], 0, 0)]
+for arguments in refused:
+    try:
+        crc32_of(*arguments)
+    except TypeError:
+        continue
+    raise AssertionError(arguments)
+print("refused", len(refused))
+"""
+
 
 @pytest.mark.once
 @pytest.mark.parametrize(
@@ -216,6 +240,7 @@ print("refused", len(refused), "decoded", decoded > 1000)
         ("keccak", HASHING, "(1,"),
         ("signatures", VERIFYING, "refused 9"),
         ("intentions", DECODING, "refused 10 decoded True"),
+        ("checksums", SUMMING, "refused 7"),
     ],
 )
 def test_no_byte_is_read_beyond_its_end(name: str, program: str, said: str, tmp_path: Path) -> None:

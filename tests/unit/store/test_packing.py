@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import zlib
 from collections.abc import Sequence
 
 from hypothesis import given, strategies as st
@@ -90,6 +91,8 @@ def test_a_pack_reads_back(
         assert pack[offset - 1_000 : offset - 1_000 + length] == encoding
         assert place & 1 == (number >= len(encodings) - staged)
     assert trailer_of(rest) == int.from_bytes(pack[-4:], "big")
+    # The bytes on disk: CRC-32 of the body, begun with the header's.
+    assert trailer_of(rest) == zlib.crc32(rest[:-4], header.checksum)
 
 
 @given(st.data())

@@ -29,9 +29,20 @@ from __future__ import annotations
 
 import struct
 import zlib
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from mypy_extensions import i64
+
+try:
+    from datalattice__checksums import crc32_of as _crc32_of
+except ImportError:  # not compiled
+
+    def _crc32_of(parts: Sequence[bytes | memoryview], start: int, /) -> int:
+        for part in parts:
+            start = zlib.crc32(part, start)
+        return start
+
 
 FORMAT_VERSION: Final = 2
 
@@ -199,9 +210,7 @@ def build_pack(
     # Order of the body: lengths (2 bytes each), hashes, promoted hashes and spans, encodings.
     front = b"".join([struct.pack(f">{count}H", *lengths), *hashes, *promoted, pack_spans(spans)])
     cells = encodings if length >= count * LONG_CELL_BYTES else [b"".join(encodings)]
-    body = zlib.crc32(front, checksum)
-    for part in cells:
-        body = zlib.crc32(part, body)
+    body = _crc32_of([front, *cells], checksum)
     parts = [head + _CRC.pack(checksum) + front, *cells, _CRC.pack(body)]
     before_cells = _promoted_bytes(len(promoted), len(spans))
     begin = offset + PACK_HEADER_BYTES
@@ -244,7 +253,7 @@ def body_is_whole(header: PackHeader, rest: bytes) -> bool:
         return False
     body = memoryview(rest)[: len(rest) - PACK_TRAILER_BYTES]
     checksum: int = _CRC.unpack_from(rest, len(rest) - PACK_TRAILER_BYTES)[0]
-    return checksum == zlib.crc32(body, header.checksum)
+    return checksum == _crc32_of([body], header.checksum)
 
 
 def locations_of(

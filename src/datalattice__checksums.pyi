@@ -1,0 +1,3 @@
+from collections.abc import Sequence
+
+def crc32_of(parts: Sequence[bytes | memoryview], start: int, /) -> int: ...
