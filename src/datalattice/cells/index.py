@@ -17,11 +17,12 @@ from typing import Any, Final
 from librt.strings import BytesWriter
 from mypy_extensions import i64, u8
 
-from datalattice.cells.blobs import Chunked
+from datalattice.cells.blobs import TAG_BLOB, Chunked
 from datalattice.cells.cell import (
     NO_KIDS,
     TAG_REF,
     Cell,
+    CellSink,
     Loader,
     Ref,
     UncachedLoader,
@@ -49,10 +50,14 @@ from datalattice.cells.trie import agree, digit_at, pair_of, pairs_of
 from datalattice.cells.triejoin import ABSENT, JoinEntries
 from datalattice.cells.vectors import Vector
 from datalattice.cells.work import Work
+from datalattice.crypto import sha3_256
 from datalattice.errors import TypeMismatch
 from datalattice.limits import EMBEDDED_BYTES_MAX, HASH_BYTES, INDEX_KEY_BYTES
 
 TAG_INDEX: Final = 0x84
+
+ADDRESSED_TOGETHER: Final = 64
+"""Most nodes that a merge reads together while it compares keys with the hashes of values."""
 
 Rival = Callable[[Value, Value, Value, Value], tuple[Value, object]]
 """(own key, own value, other key, other value) -> the key and value (or ABSENT) to keep, of two
@@ -494,7 +499,11 @@ class Index(Cell):
         require_type(other, Index, "an index is merged with an Index")
         joined: list[tuple[bytes, bool, object, object]] = []
         theirs_too = True
-        for raw, mine, theirs in differing_nodes(self, other, own_alone=False, work=work):
+        accepted: list[Index] = []  # subtrees of `other`
+        found_nodes = differing_nodes(
+            self, other, own_alone=False, work=work, addressed=accepted if addressed else None
+        )
+        for raw, mine, theirs in found_nodes:
             if theirs is None:
                 theirs_too = False  # an entry that only this index has stays
                 continue
@@ -530,8 +539,9 @@ class Index(Cell):
             joined.append((raw, mine is not None, key, result))
             theirs_too = theirs_too and _is_entry(theirs, key, result)
         # Every entry is as `other` has it, so `other` is the result, if its counts are right.
-        if theirs_too and joined:
-            if other._count != self._count + sum(not present for _, present, _, _ in joined):
+        if theirs_too and (joined or accepted):
+            more: i64 = sum([subtree._count for subtree in accepted])
+            if other._count != self._count + more + sum([not has for _, has, _, _ in joined]):
                 raise broken("the counts of an index do not add up")
             return other
         made = self
@@ -541,6 +551,8 @@ class Index(Cell):
                 found[raw] = (key, result)
             elif present:
                 made = _remove(made, raw)
+        for subtree in accepted:
+            made = _union(made, subtree, 0)
         return _union(made, _build_sorted(found), 0)
 
     def differences(
@@ -976,12 +988,18 @@ class _Pair:
 
 
 def differing_nodes(
-    own: Index, other: Index, *, own_alone: bool = True, work: Work | None = None
+    own: Index,
+    other: Index,
+    *,
+    own_alone: bool = True,
+    work: Work | None = None,
+    addressed: list[Index] | None = None,
 ) -> list[ChangedChild]:
     """Return (key bytes, own node, other node) for each key in which two indexes differ.
 
     Equal subtrees are not loaded. Without `own_alone`, a subtree that only own has is returned as
-    the node above it.
+    the node above it. A subtree that only other has goes into `addressed` in place of its keys, if
+    this is given and each of them is the hash of its value.
     Raises: BadFormat: a key is under digits that are not its own, so pairing by digits would mix it
             up with another key; or counts are inconsistent.
     """
@@ -999,7 +1017,10 @@ def differing_nodes(
                 found.append((b"", mine, None))
             continue
         if mine is None:
-            _add_alone(theirs, True, found, work)
+            if addressed is not None and _is_addressed(theirs, work):
+                addressed.append(theirs)
+            else:
+                _add_alone(theirs, True, found, work)
             continue
         # Equal hashes: nothing below differs, and nothing is loaded.
         if surely_same(mine, theirs):
@@ -1040,6 +1061,154 @@ def _add_alone(top: Index, is_other: bool, found: list[ChangedChild], work: Work
                 stack.append(below)
         if count != node._count:
             raise broken("the counts of an index do not add up")
+
+
+class _Above:
+    """A node of which children are read later: what each has to fit into."""
+
+    __slots__ = ("count", "depth", "left", "like", "waiting")
+
+    def __init__(self, count: i64, depth: i64, like: bytes) -> None:
+        self.count: Final[i64] = count
+        self.depth: Final[i64] = depth
+        self.like: Final = like  # a key below it
+        self.left: i64 = count  # entries that no child read so far has
+        self.waiting: i64 = 0  # children that are not read yet
+
+    def child(self, kid: object, digit: i64) -> Index:
+        """Return the child under a digit, after checking that it fits.
+
+        Raises: as `differing_nodes`.
+        """
+        node = index_node(kid, self.count, self.depth)
+        need_place(_some_key(node), self.like, self.depth, digit)
+        self.left -= node._count
+        return node
+
+    def check(self) -> None:
+        """Check the count, once all children were read. Raises: BadFormat: it is wrong."""
+        if not self.waiting and self.left:
+            raise broken("the counts of an index do not add up")
+
+
+def _is_addressed(top: Index, work: Work | None) -> bool:
+    """Return whether each key of a stored subtree is the hash of its value, and none is of None.
+
+    Entries are compared in the encoding of the node above them: a cell, a list and a reference for
+    each would take most of the time of a first sync. False also for a tree that is not stored, and
+    for keys that other keys begin with.
+    Raises: as `differing_nodes`.
+    """
+    store = top._loader
+    if not isinstance(store, CellSink):
+        return False
+    nodes: list[Index] = [top]
+    later: list[tuple[bytes, _Above, int]] = []  # hash of a child, its parent, its digit
+    while nodes or later:
+        if not nodes:
+            # Read and hashed together, yet few are in memory.
+            batch = later[-ADDRESSED_TOGETHER:]
+            del later[-ADDRESSED_TOGETHER:]
+            kids = store.get_many([hash for hash, _, _ in batch])
+            for (_, above, digit), kid in zip(batch, kids, strict=True):
+                nodes.append(above.child(kid, digit))
+                above.waiting -= 1
+                above.check()
+        node = nodes.pop()
+        if work is not None:
+            work.enter(node)
+        data = node._encoding
+        if data is None or node._edit is not None or node._loader is not store:
+            return False
+        entries = _addressed_entries(node, data, store, nodes, later)
+        if entries < 0:
+            return False
+        if work is not None:
+            below: i64 = 0 if node._count == 1 else work.limits.node
+            work.spend(entries * (work.limits.joined + below))
+    return True
+
+
+def _addressed_entries(
+    node: Index,
+    data: bytes,
+    store: Loader,
+    nodes: list[Index],
+    later: list[tuple[bytes, _Above, int]],
+) -> i64:
+    """Return the number of entries in an encoded node, -1 if one is not addressed.
+
+    Children that are embedded go into `nodes`, others into `later`.
+    """
+    if node._count == 1:
+        return 1 if _addressed_end(data, 0) else -1
+    if node._has_entry:
+        return -1
+    above = _Above(node._count, node._depth, _some_key(node))
+    entries: i64 = 0
+    at: i64 = _fork_at(data, False) + 3
+    for digit in range(16):
+        if not node._mask & (1 << digit):
+            continue
+        if data[at] == TAG_REF:
+            later.append((data[at + 1 : at + 1 + HASH_BYTES], above, digit))
+            above.waiting += 1
+            at += 1 + HASH_BYTES
+        elif _has_hash_key(data, at):
+            need_place(data[at + 4 : at + 4 + HASH_BYTES], above.like, above.depth, digit)
+            at = _addressed_end(data, at)
+            if not at:
+                return -1
+            entries += 1
+            above.left -= 1
+        else:
+            nodes.append(above.child(kids_in(data, at, 1, store)[0][0], digit))
+            at = skip_kid(data, at)
+    above.check()
+    return entries
+
+
+def _has_hash_key(data: bytes, at: i64) -> bool:
+    """Return whether an index of one entry is at a position, and its key a blob of 32 bytes."""
+    # [84][1][31][32][key 32][value]
+    return (
+        data[at] == TAG_INDEX
+        and data[at + 1] == 1
+        and data[at + 2] == TAG_BLOB
+        and data[at + 3] == HASH_BYTES
+    )
+
+
+def _addressed_end(data: bytes, at: i64) -> i64:
+    """Return the end of an index of one entry whose key is the hash of its value; 0: it is not."""
+    if not _has_hash_key(data, at):
+        return 0
+    key = data[at + 4 : at + 4 + HASH_BYTES]
+    at += 4 + HASH_BYTES
+    if data[at] == TAG_REF:
+        return at + 1 + HASH_BYTES if data[at + 1 : at + 1 + HASH_BYTES] == key else 0
+    end = skip_kid(data, at)
+    # "Every value of other that it lacks": nil is none.
+    return end if data[at] and sha3_256(data[at:end]) == key else 0
+
+
+def _some_key(node: Index) -> bytes:
+    """Return the key bytes of some entry below a node, one that is in its encoding if it can be."""
+    data = node._encoding
+    if node._sample is None and data is not None and node._edit is None:
+        at: i64 = 0
+        rest: i64 = 0
+        if node._count > 1 and not node._has_entry:
+            at = _fork_at(data, False) + 3
+            rest = node._mask & (node._mask - 1)
+        while True:
+            if _has_hash_key(data, at):
+                return data[at + 4 : at + 4 + HASH_BYTES]
+            if not rest:
+                break
+            rest &= rest - 1
+            at = skip_kid(data, at)
+    return node._any()
 
 
 def _pair_nodes(

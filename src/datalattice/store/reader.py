@@ -175,6 +175,10 @@ class StoreReader(Store):
 
     def _read_many(self, wanted: list[bytes], *, verify: bool) -> list[bytes | None]:
         """Look up and read each of several cells."""
+        if self._pending or self._writing:
+            waiting = [self._find_pending(hash) for hash in wanted]
+            if None not in waiting:
+                return waiting  # as after a large message, whose cells are merged next
         locations = self._index.find_many(wanted)
         found = self._segments.read_many(locations, wanted if verify else None)
         for i in range(len(wanted)):
