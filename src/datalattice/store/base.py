@@ -333,6 +333,13 @@ class Store(CellSink):
         cells below them are here or come before them. The next commit or `sync` makes them durable.
         """
 
+    def put_tree(self, top: bytes, cells: list[tuple[bytes, bytes]]) -> int:
+        """Stage cells like `put_encodings`; they are the cell `top` and all cells below it.
+
+        A commit that follows and reaches `top` need not follow them.
+        """
+        return self.put_encodings(cells)
+
     @abstractmethod
     def sync(self) -> None:
         """Return when everything put and committed so far is durable."""

@@ -471,6 +471,7 @@ class CellStore(StoreReader):
             # Children first: a crash may leave the first packs of a commit with several.
             fresh = {h: cell for h, cell in self._pending.items() if h in reached} | fresh
             promoted |= {hash: None for hash in reached if hash not in fresh}
+        self._spans.forget_trees()
         if promoted and self._spans:
             # A cell is counted once as no longer staged: by its hash, or in a span.
             locations = self._index.find_many(list(promoted))
@@ -609,8 +610,18 @@ class CellStore(StoreReader):
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
         return self._stage(cells, None)
 
-    def _stage(self, cells: Iterable[tuple[bytes, bytes]], value: bytes | None) -> int:
-        """Stage cells; return how many were new. They are all cells below `value`, if given."""
+    def put_tree(self, top: bytes, cells: list[tuple[bytes, bytes]]) -> int:
+        if self._spans.is_announced(len(cells)):
+            return self._stage(cells, top, is_tree=True)
+        return self._stage(cells, None)
+
+    def _stage(
+        self, cells: Iterable[tuple[bytes, bytes]], value: bytes | None, *, is_tree: bool = False
+    ) -> int:
+        """Stage cells; return how many were new. They are all cells below `value`, if given.
+
+        is_tree: the spans of the value are known until the next commit.
+        """
         committer = self._writer()
         self.space.check()
         count = 0
@@ -658,6 +669,8 @@ class CellStore(StoreReader):
                     self._spans.join(value, shared)
                 else:
                     self._spans.forget(value)
+                if is_tree:
+                    self._spans.forget_next(value)
         return count
 
     def sync(self) -> None:

@@ -13,9 +13,11 @@ from datalattice.cells import (
     STAGED_BYTES,
     Blob,
     BlobBuilder,
+    Index,
     Value,
     Vector,
     blob_from,
+    index_between,
     make_blob,
     missing,
     novelty,
@@ -128,6 +130,62 @@ def test_a_large_file_is_announced_without_a_look_at_its_cells(
     shutil.rmtree(tmp_path / "index")
     with CellStore.open(tmp_path) as store:  # and the log
         assert all(map(store.announced, hashes))
+
+
+def tree(count: int, seed: int = 1) -> tuple[bytes, list[tuple[bytes, bytes]], Index]:
+    """Return a tree with so many long values: its hash, its cells, children first, and itself."""
+    dice = random.Random(seed)
+    made = Index.of([(dice.randbytes(32), dice.randbytes(200)) for _ in range(count)])
+    return value_hash(made), [(hash, cell) for hash, cell, _ in novelty(made)], made
+
+
+def test_a_tree_that_was_put_is_announced_without_a_look_at_its_cells(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    top, cells, _ = tree(5_000)
+    with CellStore.open(tmp_path, pending_bytes=400_000) as store:
+        assert store.put_tree(top, cells) == len(cells)
+        read = locations_read(monkeypatch)
+        store.commit(store.load(top))
+        monkeypatch.undo()
+        assert not read
+        assert all(store.announced(hash) for hash, _ in cells)
+        assert store.stats().staged == 0
+        assert store.check().is_clean
+    shutil.rmtree(tmp_path / "index")
+    with CellStore.open(tmp_path) as store:
+        assert all(store.announced(hash) for hash, _ in cells)
+
+
+def test_of_a_tree_that_a_commit_does_not_reach_only_what_it_reaches_is_announced(
+    tmp_path: Path,
+) -> None:
+    top, cells, made = tree(5_000)
+    with CellStore.open(tmp_path) as store:
+        store.put_tree(top, cells)
+        stored = store.load(top)
+        assert isinstance(stored, Index)
+        # Its second half is not in the root, and neither is its top.
+        store.commit(index_between(stored, b"\x80", None))
+        kept = {hash for hash, _, _ in novelty(index_between(made, b"\x80", None))}
+        announced = {hash for hash, _ in cells if store.announced(hash)}
+        assert announced == kept & {hash for hash, _ in cells}
+        assert len(announced) > 2_000
+        assert store.stats().staged >= len(cells) - len(announced)
+        store.commit(stored)  # a later commit reaches the rest
+        assert all(store.announced(hash) for hash, _ in cells)
+        assert store.check().is_clean
+
+
+def test_a_tree_with_cells_that_were_staged_before_is_followed(tmp_path: Path) -> None:
+    top, cells, _ = tree(5_000)
+    with CellStore.open(tmp_path) as store:
+        store.put_encodings(cells[:100])
+        store.put_tree(top, cells)
+        store.commit(store.load(top))
+        assert all(store.announced(hash) for hash, _ in cells)
+        assert store.stats().staged == 0
+        assert store.check().is_clean
 
 
 def test_commits_in_the_middle_of_a_long_write_do_not_make_its_own_longer(

@@ -38,6 +38,7 @@ class StagedSpans:
         self._spans: dict[bytes, list[LogSpan]] = {}
         # Values whose cells wait for their pack, and where these begin and end among its cells.
         self._waiting: list[tuple[bytes, int, int]] = []
+        self._trees: list[bytes] = []
 
     def __len__(self) -> int:
         return len(self._spans)
@@ -54,6 +55,11 @@ class StagedSpans:
     def is_large(length: int) -> bool:
         """Return whether the spans of a blob of this length are worth knowing."""
         return length >= LARGE_BYTES
+
+    @staticmethod
+    def is_announced(count: int) -> bool:
+        """Return whether a span with this many cells may be announced."""
+        return count >= SPAN_CELLS_MIN
 
     def wait(self, value: bytes, first: int, stop: int) -> None:
         """Note that the staged cells `first` to before `stop` of the next pack are a value's."""
@@ -77,8 +83,23 @@ class StagedSpans:
         self._spans.pop(value, None)
         self._waiting = [one for one in self._waiting if one[0] != value]
 
+    def forget_next(self, value: bytes) -> None:
+        """Let `forget_trees` forget a value."""
+        self._trees.append(value)
+
+    def forget_trees(self) -> None:
+        """Forget the values of `forget_next`, which a commit has announced or followed.
+
+        What others sent is merged at once. Only files have parts that wait for a later commit, and
+        each commit looks for the cells of all known values among those that it announces.
+        """
+        for value in self._trees:
+            self.forget(value)
+        self._trees = []
+
     def clear(self) -> None:
         """Forget all values: cells may have moved, or may not be in the log."""
+        self._trees.clear()
         self._spans.clear()
         self._waiting.clear()
 

@@ -70,6 +70,7 @@ class Completion:
     """The result of adding cells.
 
     stored:   (hash, encoding) to store, children first.
+    tree:     the cell that these and no others are at or below; None: it is not known.
     missing:  gaps to fetch.
     complete: claims that wait for nothing more.
     holes:    the holes of complete claims that have any.
@@ -78,6 +79,7 @@ class Completion:
     """
 
     stored: list[tuple[bytes, bytes]] = field(default_factory=list)
+    tree: bytes | None = None
     missing: list[bytes] = field(default_factory=list)
     complete: list[object] = field(default_factory=list)
     holes: dict[object, Holes] = field(default_factory=dict)
@@ -180,10 +182,8 @@ class IncompleteCells:
         front = hashes
         while front:
             fresh: dict[bytes, bytes] = {}
-            for hash in front:
-                is_held = hash in self._cells or hash in self._spoiled
-                encoding = None if is_held else cells.get(hash)
-                if encoding is None:
+            for hash, encoding in zip(front, map(cells.get, front), strict=True):
+                if encoding is None or hash in self._cells or hash in self._spoiled:
                     outside[hash] = None
                 elif hash in reached or hash in fresh:
                     is_tree = False
@@ -210,6 +210,10 @@ class IncompleteCells:
                     progress = self._pass_complete(claim, made, order, lengths, sender)
                 finally:
                     self._passing = {}
+                # Nothing of it was here before, and all of it is sound.
+                is_whole = len(hashes) == 1 and not lengths
+                if is_whole and progress is not None and progress.stored == order:
+                    progress.tree = hashes[0]
         if progress is None:
             self._claims[claim] = made
             progress = self._add(_parsed(reached.items(), sender), claim, hashes)

@@ -354,7 +354,10 @@ class Intake:
         if progress.stored:
             self._state.make_writable()
             try:
-                self._store.put_encodings(progress.stored)
+                if progress.tree is None:
+                    self._store.put_encodings(progress.stored)
+                else:
+                    self._store.put_tree(progress.tree, progress.stored)
             except MissingData:  # a collection removed cells below them; they are offered again
                 self._give_up(list(self._waiting), outcome)
                 return
