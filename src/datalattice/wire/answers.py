@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from datalattice.cells import Value, encode, novelty, references
+from datalattice.cells import Value, all_references, encode, novelty, references
 from datalattice.crypto import sha3_256
 from datalattice.limits import EMBEDDED_BYTES_MAX, FAN_OUT
 from datalattice.wire.framing import encode_length
@@ -111,12 +111,23 @@ def encode_answer(
         fresh = [hash for hash in dict.fromkeys(level) if hash not in seen]
         seen.update(fresh)
         level = []  # breadth first, so that a cut answer has the upper cells
-        while fresh:
+        begin = 0
+        while begin < len(fresh):
             # A branch is longer than EMBEDDED_BYTES_MAX, which bounds how many still have room.
             room = max(0, branches_bytes_max - size) // EMBEDDED_BYTES_MAX
-            some = fresh[: min(_LOADED_MAX, room + 1)]
-            del fresh[: len(some)]
-            for encoding in load_all(some):
+            some = fresh[begin : begin + min(_LOADED_MAX, room + 1)]
+            begin += len(some)
+            found = load_all(some)
+            here = [encoding for encoding in found if encoding is not None]
+            more = sum(map(len, here)) + _LENGTH_OCTETS * len(here)
+            # The usual case: there is room for all of them.
+            if size + more <= branches_bytes_max:
+                size += more
+                branches += here
+                level += all_references(here)
+                is_first = is_first and not here
+                continue
+            for encoding in found:
                 if encoding is None:
                     continue  # not complete here: the asker requests the subtree elsewhere
                 # The value's own cell is always sent: the asker does not know its hash and could

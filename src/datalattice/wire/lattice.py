@@ -366,8 +366,13 @@ _READERS: Final[dict[str, Callable[[Vector], LatticeMessage]]] = {
 def join_cells(top: bytes, branches: Iterable[bytes]) -> bytes:
     """Return the message of one cell and branches, all given as encodings."""
     out = [top]  # "the top cell, and branches behind their lengths"
+    lengths: dict[int, bytes] = {}  # most cells have one of a few lengths
     for encoding in branches:
-        out.append(encode_length(len(encoding)))
+        size = len(encoding)
+        length = lengths.get(size)
+        if length is None:
+            length = lengths[size] = encode_length(size)
+        out.append(length)
         out.append(encoding)
     return b"".join(out)
 
