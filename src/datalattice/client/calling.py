@@ -68,6 +68,7 @@ def upload_messages(
     """Yield the messages of an upload: the request, then requests with nothing but `data`."""
     kind: Any = type(request)
     first = request.data  # type: ignore[attr-defined]
+    # The request's own bytes follow as pieces, too: they may be more than one message holds.
     yield dataclasses.replace(cast("Any", request), data=b"").encode()
     for piece in chain(body_pieces([first]), body_pieces(body)):
         yield kind(data=piece).encode()

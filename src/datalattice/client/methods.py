@@ -67,7 +67,7 @@ _KINDS: Final = {
     6: "uint64",
     7: "uint32",
     8: "bool",
-    9: "string",
+    9: "string",  # 10, a group, is refused by `_declared`
     11: "message",
     12: "bytes",
     13: "uint32",

@@ -169,6 +169,7 @@ class VenueClient:
             finally:
                 if timer is not None:
                     timer.cancel()
+        # A short limit may end the stream before its first record.
         return found or self.job(id)
 
     def watch(self, id: bytes | str, after: int | None = None) -> ResultStream[actions.JobRecord]:

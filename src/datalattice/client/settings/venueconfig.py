@@ -31,7 +31,8 @@ def _check_positive(config: Any, *names: str) -> None:
     defaults = {one.name: one.default for one in dataclasses.fields(config)}
     for name in names:
         value, is_time = getattr(config, name), isinstance(defaults[name], float)
-        # A limit of half a call would let nothing run; NaN would limit nothing.
+        # A limit of half a call would let nothing run; NaN would limit nothing. A bool is an int in
+        # Python: `true` would be a limit of 1.
         if isinstance(value, bool) or not isinstance(value, (int, float) if is_time else int):
             kind = "a number of seconds" if is_time else "an integer"
             raise UsageError(f"{name} is {kind}, got {value!r}")
