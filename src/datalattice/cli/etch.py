@@ -248,6 +248,7 @@ def validate_file(
     shown = {name: document[name] for name in list(document)[2:-1]}
     lines += pair_lines({**shown, **{f"cells {k}": v for k, v in report.statuses.items()}})
     lines.append("clean" if report.is_clean else "damaged")
+    # After the check: an error in it must not empty the report of an earlier one.
     call.enter(_redirected(output))
     return CommandResult(document, lines, 0 if report.is_clean else EXIT_FAILED)
 

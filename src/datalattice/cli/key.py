@@ -234,6 +234,7 @@ def init(
 
     Without --owner-key, one key both proves the node and owns its data.
     """
+    # Read before the folder is made, so that a wrong file leaves nothing behind.
     owner = None if owner_key is None else read_key(owner_key)
     return _both(begin_folder(folder_of(directory), owner))
 

@@ -38,6 +38,8 @@ REFUSED = [
     ("peer revoke s p", "is not a node's folder"),
     ("peer join token", "no node runs"),
     ("disk import {none} --merge", "is neither an archive"),
+    ("spark load {file}", "give either a topic or a database"),
+    ("spark load {file} --database d", "key is missing"),
 ]
 
 

@@ -86,6 +86,7 @@ def doors_of(
 ) -> Doors:
     """Return the doors of a daemon. Raises: UnsupportedOperation: a package is not installed."""
     try:
+        # Imported here: a node without doors needs none of their packages.
         from datalattice.api import Doors
     except ImportError as error:
         raise UnsupportedOperation(

@@ -91,6 +91,7 @@ class Candidates:
             (target, _), _ = self._evaluator.find(parse_command(name))
             if isinstance(target, Action):
                 yield Candidate(name, target.summary)
+            # After `take 3` follows a stream, which no command of the prompt is.
             elif not parts and name in REPL_COMMANDS:
                 yield Candidate(name, (REPL_COMMANDS[name].__doc__ or "").partition("\n")[0])
             elif name not in REPL_COMMANDS:

@@ -13,6 +13,7 @@ import shutil
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from itertools import islice
 from typing import Any, ClassVar, Final, NamedTuple
 
@@ -62,7 +63,7 @@ from datalattice.cli.repl.results import (
 from datalattice.client import Client, ResultStream, StoreMethod, StoreMethods
 from datalattice.errors import NoSuchPath, UsageError
 from datalattice.protobuf import FieldInfo, Message
-from datalattice.weaver import draw_graph, store_id_text
+from datalattice.weaver import UnknownMethod, draw_graph, store_id_text
 
 _STORES_MAX: Final = 1_000
 """Most stores among which a name is searched."""
@@ -223,10 +224,9 @@ class Evaluator:
         if name in ACTIONS:
             return Found(ACTIONS[name], ACTIONS[name].request)
         if self.store is not None:
-            for known in self.store.names():
-                if known.casefold() == name.replace("_", "").replace("-", "").casefold():
-                    method = self.store.find(known)
-                    return Found(method, method.request)
+            with suppress(UnknownMethod):
+                method = self.store.find(name)
+                return Found(method, method.request)
         return None
 
     def names(self) -> list[str]:
@@ -296,6 +296,7 @@ class Evaluator:
         """Yield the stores with their paths, parents first."""
         waiting: list[tuple[str, bytes | None]] = [("", None)]
         count = 0
+        # The number ends the search, as a peer may declare a loop of stores.
         while waiting and count < _STORES_MAX:
             above, parent = waiting.pop(0)
             for one in self.client.call(ListStores(parent_id=parent)).items:

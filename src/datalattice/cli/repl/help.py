@@ -96,6 +96,7 @@ def _rows(shape: MessageShape | type[Message], given: set[str]) -> list[tuple[st
     rows = []
     for one in shape.declared():
         default = "" if unset is None else getattr(unset, one.name)
+        # Defaults that say no more than that nothing is given.
         shown = "" if default in ("", b"", (), None) else str(default).lower()
         rows.append((one.name, kind_text(one), "as in use" if one.name in given else shown))
     return rows

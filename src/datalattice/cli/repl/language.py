@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, TypeVar
 
-from datalattice.actions import CELL_FORMAT, HexFormat, from_document, read_text, write_text
+from datalattice.actions import CELL_FORMAT, from_document, read_text, write_text
 from datalattice.errors import UsageError
 from datalattice.protobuf import FieldInfo, Message
 
@@ -397,8 +397,7 @@ def _write_single(field: FieldInfo, value: Any) -> str:
         return json.dumps(CELL_FORMAT.document(value), ensure_ascii=False)
     if field.codec is None and field.kind == "bytes":
         return write_bytes(value)
-    text = write_text(field, value)
-    return text if isinstance(field.codec, HexFormat) and text else write_word(text)
+    return write_word(write_text(field, value))
 
 
 def write_word(text: str) -> str:
@@ -414,4 +413,5 @@ def write_bytes(data: bytes) -> str:
         return f"0x{data.hex()}"
     if not text.isprintable():
         return f"0x{data.hex()}"
+    # Without quotes, a text that begins with 0x would be read as hex.
     return json.dumps(text, ensure_ascii=False) if text.startswith("0x") else write_word(text)

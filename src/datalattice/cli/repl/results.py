@@ -162,6 +162,7 @@ def expression_of(message: SExprMessage) -> SExpr:
 def graph_node(intention: IntentionInfo, *, chains: bool) -> GraphNode:
     """Return an intention as a node of the graph. chains: also link to its author's one before."""
     clock, condition = intention.clock, intention.condition
+    # A condition of a later version is drawn as none.
     deps = () if condition is None or condition.v1 is None else condition.v1.hashes
     summary = Summary(expression_of(intention.operations[0]) if intention.operations else ())
     front = f"{intention.hash.hex()[:8]} {intention.author.hex()[:8]} "

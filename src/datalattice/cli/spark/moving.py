@@ -65,7 +65,9 @@ def load(
     """
     from datalattice.pipeline import jobs
 
-    settings = parse_settings(option)  # before Spark starts, which takes seconds
+    # Before the folder gets a key, and before Spark starts, which takes seconds.
+    jobs.check_load_target(topic, database, key, partitions)
+    settings = parse_settings(option)
     # Absolute: workers of Spark have another working directory.
     folder = str(call.writable().path.absolute())
     with spark_job(call, "load") as job:

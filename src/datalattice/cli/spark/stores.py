@@ -193,6 +193,7 @@ def audit(
     with spark_job(call, "audit") as job:
         report = jobs.audit(job.spark, path, parts=parts, progress=job.progress)
         if to is not None:
+            # While Spark runs: all faults are a frame, of which the report has only the first.
             report.faults.write.parquet(str(to.absolute()))
         document = {**report.as_json(), "seconds": job.seconds}
     lines = _audit_lines(dict(document))
@@ -213,6 +214,7 @@ def _audit_lines(document: dict[str, object]) -> list[str]:
         + (f" (cell {one['hash']})" if one["hash"] else "")
         for one in faults[:_FAULTS_MAX]
     ]
+    # Only the counts are of all faults; the list has a limit of its own.
     more = sum(counts.values()) + int(str(document["scars"])) - _FAULTS_MAX
     if more > 0:
         lines.append(f"{more} more; --json lists up to 1000, --to writes all")

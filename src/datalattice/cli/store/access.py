@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         SignedIntention,
         StoreHandle,
         StoreInfo,
+        StorePeer,
         Stores,
         Summary,
     )
@@ -152,6 +153,16 @@ def limited(stream: Stream[T], span: str | None, count: int | None) -> Iterator[
     finally:
         if timer is not None:
             timer.cancel()  # else its thread would delay the end of the process
+
+
+def peer_document(peer: StorePeer) -> dict[str, Any]:
+    """Return a peer of a store for JSON."""
+    return {
+        "key": peer.public_key.hex(),
+        "name": peer.name,
+        "status": peer.status.name.lower(),
+        "added": None if peer.added_at_ms is None else moment_text(peer.added_at_ms),
+    }
 
 
 def operation_summary(signed: SignedIntention, machine: Machine | None) -> Summary:

@@ -16,6 +16,7 @@ from datalattice.cli.store.access import (
     found,
     has_stores,
     operation_document,
+    peer_document,
     reader,
 )
 from datalattice.cli.store.convergence import status_of_store, sync_store, watch_store
@@ -88,7 +89,8 @@ def _tree(stores: Stores, parent: bytes | None, depth: int) -> Iterator[dict[str
             "created": moment_text(info.created_at_ms),
             "archived": info.is_archived,
         }
-        if stores.has(info.id) and depth < 32:  # limited, because a peer may declare a loop
+        # A declared child need not be here. Limited, because a peer may declare a loop.
+        if stores.has(info.id) and depth < 32:
             yield from _tree(stores, info.id, depth + 1)
 
 
@@ -99,15 +101,7 @@ def open_(call: Call, store: StoreArgument) -> CommandResult:
     info = found(stores, store)
     with stores.view(info.id) as view:  # a view also reads a kind that this program lacks
         document = {**_document(info, view), "doubt": _doubt(stores, info)}
-        peers: list[dict[str, Any]] = [
-            {
-                "key": peer.public_key.hex(),
-                "name": peer.name,
-                "status": peer.status.name.lower(),
-                "added": None if peer.added_at_ms is None else moment_text(peer.added_at_ms),
-            }
-            for peer in view.system.peers().values()
-        ]
+        peers: list[dict[str, Any]] = [peer_document(peer) for peer in view.system.peers().values()]
     rows = [(one["key"][:SIGNER_DIGITS_SHOWN], one["name"] or "", one["status"]) for one in peers]
     text: list[str | Listing] = [*pair_lines(document)]
     text.append(Listing(("peer", "name", "status"), rows))

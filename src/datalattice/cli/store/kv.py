@@ -62,6 +62,7 @@ def delete(call: Call, store: StoreArgument, key: StoreKeyArgument) -> CommandRe
     """Delete a key. Exit code 1 if there is no such key."""
     kv: KVStore[bytes] = handle(call.node_handle(makes_folder=False), store, None, _KIND)
     _present(kv, store, key)
+    # Checked, because the deletion of a missing key would be one more write in the history.
     del kv[key]
     return _written(kv, key)
 

@@ -8,8 +8,7 @@ import typer
 
 from datalattice.cli.command import FOLDER, WRITES, Call, command
 from datalattice.cli.render import CommandResult, Listing, pair_lines
-from datalattice.cli.store.access import StoreArgument, handle_of, reader
-from datalattice.cli.units import moment_text
+from datalattice.cli.store.access import StoreArgument, handle_of, peer_document, reader
 from datalattice.errors import UsageError
 
 app = typer.Typer(
@@ -63,15 +62,7 @@ def join(
 @command(app, "list", FOLDER)
 def list_(call: Call, store: StoreArgument) -> CommandResult:
     """List the peers of a store: key, name, status, since when."""
-    rows = [
-        {
-            "key": peer.public_key.hex(),
-            "name": peer.name,
-            "status": peer.status.name.lower(),
-            "added": None if peer.added_at_ms is None else moment_text(peer.added_at_ms),
-        }
-        for peer in handle_of(reader(call), store).peers()
-    ]
+    rows = [peer_document(peer) for peer in handle_of(reader(call), store).peers()]
     columns = ("key", "name", "status", "added")
     shown = [[row[column] or "" for column in columns] for row in rows]
     return CommandResult(rows, [Listing(columns, shown)])

@@ -116,6 +116,7 @@ def branch(
         heads = [_one(view, digits).hash for digits in hashes]
         branches = view.branches(heads)
         document = {
+            # Each path begins with the common ancestor; the steps to a head follow it.
             "lca": branches[0].path[0].hex(),
             "branches": [
                 {
@@ -162,6 +163,7 @@ def graph(
         for entry in _last(view, number):
             intention = entry.signed.intention
             summary = operation_summary(entry.signed, machine)
+            # An intention names its author's last one apart from the writes that it replaces.
             deps = (*intention.deps, *((intention.store_prev,) if chains else ()))
             hash = entry.signed.hash
             front = f"{hash.hex()[:8]} {intention.author.hex()[:SIGNER_DIGITS_SHOWN]} "

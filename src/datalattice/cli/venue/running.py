@@ -247,6 +247,7 @@ def _own_venue(call: Call) -> Venue:
 def _job_id(call: Call, given: str) -> bytes:
     """Return the id of a job from its digits: all of them, or the first of a job in the store."""
     digits = given.lower().removeprefix("0x")
+    # A whole id needs no look-up, and so no key of the folder.
     if len(digits) >= JOB_DIGITS:
         return parse_job_id(digits)
     found = [one for one in _own_venue(call).jobs() if digits and one.hex().startswith(digits)]

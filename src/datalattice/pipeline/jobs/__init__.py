@@ -17,7 +17,11 @@ from datalattice.pipeline.jobs.diff import diff as diff
 from datalattice.pipeline.jobs.export import ExportReport as ExportReport, export as export
 from datalattice.pipeline.jobs.gc import GcReport as GcReport, gc as gc
 from datalattice.pipeline.jobs.inputs import resolve_input as resolve_input
-from datalattice.pipeline.jobs.load import LoadReport as LoadReport, load as load
+from datalattice.pipeline.jobs.load import (
+    LoadReport as LoadReport,
+    check_load_target as check_load_target,
+    load as load,
+)
 from datalattice.pipeline.jobs.merge import (
     FAN_IN as FAN_IN,
     MergeJobReport as MergeJobReport,

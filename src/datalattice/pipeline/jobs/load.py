@@ -102,7 +102,15 @@ def load(
     Raises: UsageError: an argument is malformed, a row is not a map or has no key, or a column has
             no counterpart among values. Spark's errors about files pass unchanged.
     """
-    sink = _sink_options(store, topic, database, key, partitions, write_id)
+    check_load_target(topic, database, key, partitions)
+    # Options that are not given keep the sink's defaults.
+    chosen = {
+        "topic": topic,
+        "database": database,
+        "writeId": write_id,
+        "numPartitions": None if partitions is None else str(partitions),
+    }
+    sink = {"store": store} | {name: one for name, one in chosen.items() if one}
     format = checked_format(paths, format)
     # JSON lines come as text: with our own parser "integers keep all digits" (docs, Load).
     frame = _read(spark, paths, format, schema, dict(options or {}))
@@ -126,14 +134,10 @@ def load(
     return LoadReport(store, target, count())
 
 
-def _sink_options(
-    store: str,
-    topic: str | None,
-    database: str | None,
-    key: str | None,
-    partitions: int | None,
-    write_id: str | None,
-) -> dict[str, str]:
+def check_load_target(
+    topic: str | None, database: str | None, key: str | None, partitions: int | None
+) -> None:
+    """Check where rows are loaded to. Raises: UsageError: arguments contradict each other."""
     if (topic is None) == (database is None):
         raise UsageError("give either a topic or a database to load into")
     if database is not None and key is None:
@@ -141,11 +145,6 @@ def _sink_options(
     # An option without effect is an error.
     if database is not None and partitions is not None:
         raise UsageError("partitions are for a topic; a database has none")
-    chosen = {"topic": topic, "database": database, "writeId": write_id}
-    if partitions is not None:
-        chosen["numPartitions"] = str(partitions)
-    # Options that are not given keep the sink's defaults.
-    return {"store": store} | {k: v for k, v in chosen.items() if v}
 
 
 def checked_format(paths: Sequence[str], format: str | None) -> str:

@@ -14,6 +14,7 @@ from datalattice.actions import ACTIONS, OfferRecords
 from datalattice.cli.render import use_form
 from datalattice.cli.repl.commands import REPL_COMMANDS
 from datalattice.cli.repl.evaluator import Evaluator, Quit
+from datalattice.cli.repl.language import BareWord
 from datalattice.errors import DataLatticeError, NoSuchPath, UsageError
 from datalattice.service import LocalClient
 
@@ -96,6 +97,17 @@ def test_blank_lines_do_nothing_and_quit_ends(run: Run) -> None:
     assert run("") == run("# queue.range log") == run("()") == ""
     with pytest.raises(Quit):
         run("quit")
+
+
+def test_a_method_with_an_underscore_in_its_name_is_found(evaluator: Evaluator, run: Run) -> None:
+    run("use notes")
+    assert evaluator.store is not None
+    methods = evaluator.store._methods
+    methods["read_all"] = methods["Get"]._replace(name="read_all")
+    for text in ("read_all", "read-all", "readall", "read_"):
+        (target, _), rest = evaluator.find([BareWord(text)])
+        assert target is methods["read_all"]
+        assert rest == ()
 
 
 # --- results --------------------------------------------------------------------------------------
