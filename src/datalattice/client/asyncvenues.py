@@ -76,6 +76,7 @@ class AsyncVenueClient:
                 async for found in records:
                     if has_ended(found):
                         break
+        # A short limit may end the stream before its first record.
         return found or await self.job(id)
 
     def watch(

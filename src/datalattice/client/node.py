@@ -708,6 +708,7 @@ class Node:
         """
         pool, self._pool = self._pool, None
         if pool is not None:
+            # Not waited for: one of its threads may be running this (`__aexit__`).
             pool.shutdown(wait=False)
         self._binding.held.close()
 

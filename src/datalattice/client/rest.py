@@ -496,6 +496,8 @@ class PieceReader:
         self._at += len(data)
         asked: GetFile | GetContent = self._going.request
         if self._at < self._stop:
+            # With the hash: the rest must be of this content, also if the file is replaced
+            # meanwhile.
             rest = {"start": self._at, "count": self._stop - self._at, "hash": info.hash}
             self._going.go_on(dataclasses.replace(asked, **rest))
         return FilePiece(data=data, start=start, size=info.size, hash=info.hash)

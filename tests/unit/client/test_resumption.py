@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import grpc
 import pytest
 
-from datalattice.actions import FollowTopic
+from datalattice.actions import FollowTopic, WatchKeys
+from datalattice.client.grpc.blocking import GrpcStream
 from datalattice.client.resumption import PAUSE_MAX_S, PAUSE_S, Resumption
 from datalattice.errors import (
     DataLatticeError,
@@ -80,3 +84,35 @@ def test_a_new_credential_is_shown_once() -> None:
         tries.pause_s(Unauthenticated("x"))
     tries.reached("token")
     assert tries.pause_s(Unauthenticated("x")) == 0.0
+
+
+class _Call:
+    """A gRPC stream that ends with an error once it is cancelled."""
+
+    def __init__(self, *, is_lost: bool) -> None:
+        self.has_ended = is_lost
+
+    def initial_metadata(self) -> tuple[()]:
+        return ()
+
+    def cancel(self) -> None:
+        self.has_ended = True
+
+    def __next__(self) -> bytes:
+        assert self.has_ended, "it waits for a result for ever"
+        raise grpc.RpcError
+
+
+def test_a_stream_that_is_closed_while_it_resumes_ends() -> None:
+    begun: list[_Call] = []
+
+    def begin(_request: object) -> _Call:
+        if begun:
+            stream.close()
+        begun.append(_Call(is_lost=not begun))
+        return begun[-1]
+
+    tries = Resumption(WatchKeys(database="shop", resume="token"), 20.0, renews=False)
+    stream: GrpcStream[Any] = GrpcStream(begin, lambda _error: PeerUnavailable("lost"), tries)
+    assert list(stream) == []
+    assert len(begun) == 2

@@ -89,6 +89,8 @@ def make_delegation(
         "aud": audience,
         "nbf": issued,
         "exp": issued + life_s,
+        # "Links are revoked by `iss` and `nnc`" (docs/design/access.md "Delegations"): each has its
+        # own.
         "nnc": encode_part((entropy or SystemEntropy()).bytes(_NONCE_BYTES)),
         "att": [{"with": resource, "can": ability} for resource, ability in given.items()],
         "prf": list(proofs),

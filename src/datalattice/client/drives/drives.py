@@ -208,6 +208,7 @@ class OneDrive:
 
     def drive(self, _name: str) -> Drive:
         """Return a snapshot of the drive."""
+        # A snapshot, as of a folder: later writes do not change what a reader has.
         return self._drive.clone()
 
     def names(self) -> list[str]:

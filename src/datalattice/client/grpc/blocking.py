@@ -65,6 +65,8 @@ class GrpcStream(ResultStream[R]):
                 if self._closed.wait(self._going.pause_s(self._error(error))):
                     raise StopIteration from None
                 self._call, self._has_begun = self._begin(self._going.request), False
+                if self._closed.is_set():  # `close` has cancelled the call before this one
+                    self._call.cancel()
                 continue
             result: R = self._going.request.action.result.decode(data)
             self._going.reached(getattr(result, "resume", ""))

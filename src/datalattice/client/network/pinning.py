@@ -129,6 +129,7 @@ class DoorPin:
 
         Raises: BadSignature: no statement proves that the certificate is the node's; with a reason.
         """
+        # The reason of the last statement about this certificate counts: others say nothing of it.
         spki, reason = spki_sha256(_parsed(shown)), "it has no statement about its certificate"
         # The door chooses the statements, so their number is limited here.
         for one in list(statements)[:STATEMENTS_MAX]:

@@ -277,6 +277,7 @@ def _from_file(path: Path) -> dict[str, tuple[object, str]]:
         document = tomllib.loads(text)
     except (ValueError, RecursionError) as error:
         raise UsageError(f"{path} is not TOML: {error}") from error
+    # tomllib tells no lines, and an error names the one that is wrong.
     lines = _lines_of(text)
 
     def source(name: str) -> str:
