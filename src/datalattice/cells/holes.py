@@ -86,6 +86,7 @@ class Holes:
             elif isinstance(kid, Hole):
                 return True
             elif isinstance(kid, Cell) and id(kid) not in seen:
+                # By identity: a hash would have to be computed, and a merge shares its own cells.
                 seen.add(id(kid))
                 if kid._encoding is not None and self._is_named(kid.hash):
                     return True

@@ -46,6 +46,7 @@ def index_between(index: Index, low: bytes | None, high: bytes | None) -> Index:
         # Parts are in order, so only the first of those left can reach below the low bound.
         first = 0 if above is None else _first_from(parts, above, 0)
         stop = len(parts) if below is None else _first_from(parts, below, 1)
+        # Backwards, as the last one pushed is visited first: `inside` is in order.
         for i in range(stop - 1, first - 1, -1):
             stack.append(
                 (parts[i], above if i == first else None, below if i == stop - 1 else None)

@@ -157,6 +157,7 @@ class _Rendering:
             assert isinstance(value, (Vector, List, Record))
             body = value if isinstance(value, Vector) else value._body
             total = len(body)
+            # A node has 16 children, 4 bits of a position, so a leaf is at most so many cells down.
             levels = max((total.bit_length() + 3) // 4, 1)
             row: list[object] = []
             first = 0

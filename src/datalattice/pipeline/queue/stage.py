@@ -122,6 +122,8 @@ class RecordStager:
         for (topic, partition), waiting in self._waiting.items():
             made = waiting[0] if len(waiting) == 1 else pa.concat_arrays(waiting)
             _, ends, data = made.buffers()
+            # Without the first offset, which is the beginning; the rest are the ends of the
+            # records.
             ends = ends.slice(_END_BYTES * (made.offset + 1), _END_BYTES * len(made))
             head = encode_message(Vector.of((topic, partition, self._counts.get(topic))))
             self._stage.parcels.put(RECORDS_PARCEL, head, ends, data)
