@@ -45,8 +45,9 @@ def element_runs(
 ) -> Iterator[ElementRun]:
     """Yield the elements `first` .. `stop - 1` of a vector in order, as runs within its leaves.
 
-    many: fetches up to 16 leaves below one node together.
+    many: fetches up to 256 leaves together, and the nodes above them.
     Cost:   one fetch for each branch on the way; nothing outside the range is fetched.
+    Memory: with `many` 256 leaves, 4 MB at most.
     Raises: BadFormat: a node is not the expected vector. MissingData.
     """
     count = vector_count(vector, 0)
@@ -58,10 +59,7 @@ def element_runs(
             continue
         if data[at] == TAG_REF:
             data, at = fetch(data[at + 1 : at + REF_BYTES]), 0
-        found = vector_count(data, at)
-        if found != count:  # checked here: validation saw each cell alone
-            raise BadFormat(f"a node of a vector has {found} elements, not {count}")
-        at = read_vlq(data, at + 1, len(data))[1]
+        at = _children_at(data, at, count)
         # "if the count is no multiple of 16, the last count mod 16 elements stand first"
         tail = count if count <= FAN_OUT else count % FAN_OUT
         body = count - tail
@@ -78,10 +76,27 @@ def element_runs(
             todo.append((data, _skip(data, at, tail), body, first, min(stop, body)))
             continue
         children = _children(data, at, count, first, stop)
-        # The children are leaves: fetched together.
-        if many is not None and count <= FAN_OUT * FAN_OUT:
+        # The leaves below this node are fetched together.
+        if many is not None and count <= FAN_OUT**3:
             children = _fetched(children, many)
+            if count > FAN_OUT**2:
+                children = _fetched(_grandchildren(children), many)
+            leaves = _leaves(children)
+            if leaves is not None:
+                yield from leaves
+                continue
         todo += children[::-1]  # the stack gives the last one first
+
+
+def _children_at(data: bytes, at: i64, count: i64) -> i64:
+    """Return where the children of the node at `at` begin.
+
+    Raises: BadFormat: it is not a vector of `count` elements.
+    """
+    found, children_at = _vector_head(data, at)
+    if found != count:  # checked here: validation saw each cell alone
+        raise BadFormat(f"a node of a vector has {found} elements, not {count}")
+    return children_at
 
 
 def _children(
@@ -97,6 +112,29 @@ def _children(
         if start + size > first:
             found.append((data, at, size, max(first - start, 0), min(stop - start, size)))
         at = skip_kid(data, at)  # after the child, inside the range or not
+    return found
+
+
+def _grandchildren(
+    children: list[tuple[bytes, int, int, int, int]],
+) -> list[tuple[bytes, int, int, int, int]]:
+    """Return the children of tree nodes; a leaf, or a node with a tail, stays as it is."""
+    found: list[tuple[bytes, int, int, int, int]] = []
+    for data, at, count, first, stop in children:
+        if count > FAN_OUT and count % FAN_OUT == 0:
+            found += _children(data, _children_at(data, at, count), count, first, stop)
+        else:
+            found.append((data, at, count, first, stop))
+    return found
+
+
+def _leaves(children: list[tuple[bytes, int, int, int, int]]) -> list[ElementRun] | None:
+    """Return the elements of fetched leaves; None if a child is not a whole leaf."""
+    found: list[ElementRun] = []
+    for data, at, count, first, stop in children:
+        if count > FAN_OUT or len(data) < at + 2 or data[at] != TAG_VECTOR or data[at + 1] != count:
+            return None
+        found.append(ElementRun(data, _skip(data, at + 2, first), stop - first))
     return found
 
 
@@ -134,6 +172,11 @@ def vector_count(data: bytes, at: i64) -> i64:
 
     Raises: BadFormat: there is no vector at `at`.
     """
+    return _vector_head(data, at)[0]
+
+
+def _vector_head(data: bytes, at: i64) -> tuple[i64, i64]:
+    """Return the number of elements of the vector at `at`, and where its children begin."""
     if data[at] != TAG_VECTOR:
         raise BadFormat(f"a node of a vector is a vector, got a cell with tag {data[at]:#04x}")
-    return read_vlq(data, at + 1, len(data))[0]
+    return read_vlq(data, at + 1, len(data))

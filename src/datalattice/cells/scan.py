@@ -207,9 +207,18 @@ def _past_plain(data: bytes, pos: i64, end: i64, depth: i64, keyed: bool) -> i64
     if depth > 3:
         return -1
     for _ in range(count):
-        at = _past_plain(data, at, end, depth + 1, keyed)
-        if at < 0:
+        if at >= end:
             return -1
+        # Nil and integers, half of the elements of records, without a call.
+        tag = data[at]
+        if tag == 0:
+            at += 1
+        elif 0x10 <= tag <= 0x18:
+            at += tag - 0x0F
+        else:
+            at = _past_plain(data, at, end, depth + 1, keyed)
+            if at < 0:
+                return -1
     return at
 
 

@@ -51,6 +51,9 @@ REFRESH_TRIES: Final = 10
 SIBLINGS_MIN: Final = 8
 """Fewer cells are looked up one by one."""
 
+DIVIDED_MIN: Final = 32
+"""Fewer siblings are not divided: where they lie in two places, each is looked up."""
+
 CHECK_TRIES: Final = 10
 """The same for checks."""
 
@@ -157,21 +160,36 @@ class StoreReader(Store):
         wanted = [check_hash(hash) for hash in hashes]
         if not verify or len(wanted) < SIBLINGS_MIN:
             return self._read_many(wanted, verify=verify)
-        index = self._index
-        first, last = index.find_many([wanted[0], wanted[-1]])
-        # "Their bytes remain in segments that are kept" (`log.removed`): only the index says which
-        # cells of a collected segment count.
-        if min(first, last) >> 42 < index.swept_before:
-            return self._read_many(wanted, verify=verify)
         # Siblings are written together, so the bytes between two of them are probably the others.
         # To hash these bytes costs less than to look up each cell, and proves it.
-        found = self._segments.read_between(first, last, wanted)
+        first, last = self._index.find_many([wanted[0], wanted[-1]])
+        found = self._read_between(wanted, first, last)
         left = [i for i, data in enumerate(found) if data is None]
         if left:
             others = self._read_many([wanted[i] for i in left], verify=True)
             for i, data in zip(left, others, strict=True):
                 found[i] = data
         return found
+
+    def _read_between(self, wanted: list[bytes], first: int, last: int) -> list[bytes | None]:
+        """Return siblings from the bytes between the first and the last; None for those elsewhere.
+
+        first, last: where these two lie.
+        """
+        index = self._index
+        # "Their bytes remain in segments that are kept" (`log.removed`): only the index says which
+        # cells of a collected segment count.
+        if min(first, last) >> 42 < index.swept_before:
+            return [None] * len(wanted)
+        half = len(wanted) // 2
+        # Siblings of two commits lie in two places; then the middle is not between the ends.
+        if half >= DIVIDED_MIN // 2:
+            before, after = index.find_many([wanted[half - 1], wanted[half]])
+            if not first <= before <= after <= last and not first >= before >= after >= last:
+                return self._read_between(wanted[:half], first, before) + self._read_between(
+                    wanted[half:], after, last
+                )
+        return self._segments.read_between(first, last, wanted)
 
     def _read_many(self, wanted: list[bytes], *, verify: bool) -> list[bytes | None]:
         """Look up and read each of several cells."""

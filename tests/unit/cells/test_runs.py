@@ -21,10 +21,12 @@ def cells_of(value: Value) -> FetchCell:
     return fetch
 
 
-def element_numbers(count: int, first: int, stop: int) -> list[int]:
+def element_numbers(count: int, first: int, stop: int, *, together: bool = False) -> list[int]:
     vector = Vector.of(range(count))
     found = []
-    for run in element_runs(encode(vector), first, stop, cells_of(vector)):
+    fetch = cells_of(vector)
+    many = (lambda hashes: [fetch(hash) for hash in hashes]) if together else None
+    for run in element_runs(encode(vector), first, stop, fetch, many):
         assert 1 <= run.count <= 16
         at = run.at
         for _ in range(run.count):
@@ -38,7 +40,9 @@ def element_numbers(count: int, first: int, stop: int) -> list[int]:
 def test_runs_cover_exactly_the_range_in_order(data: st.DataObject, count: int) -> None:
     first = data.draw(st.integers(0, count))
     stop = data.draw(st.integers(first, count + 20))
-    assert element_numbers(count, first, stop) == list(range(first, min(stop, count)))
+    expected = list(range(first, min(stop, count)))
+    assert element_numbers(count, first, stop) == expected
+    assert element_numbers(count, first, stop, together=True) == expected
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 31, 32, 33, 255, 256, 257, 272, 511, 512, 4097])
@@ -59,6 +63,46 @@ def test_runs_fetch_only_what_the_range_needs() -> None:
 
     list(element_runs(encode(vector), 160, 176, counting))
     assert len(asked) == 2  # one inner node, one leaf
+
+
+def test_256_leaves_are_fetched_together_with_the_nodes_above_them_and_no_others() -> None:
+    vector = Vector.of([bytes(105)] * 4_096 + [bytes(106)] * 4_096)
+    fetch = cells_of(vector)
+    asked: list[int] = []
+
+    def many(hashes: list[bytes]) -> list[bytes]:
+        asked.append(len(hashes))
+        return [fetch(hash) for hash in hashes]
+
+    assert sum(run.count for run in element_runs(encode(vector), 0, 8_192, fetch, many)) == 8_192
+    assert asked == [16, 256, 16, 256]
+    asked.clear()
+    assert sum(run.count for run in element_runs(encode(vector), 250, 520, fetch, many)) == 270
+    assert asked == [3, 1 + 16 + 1]
+
+
+def test_a_node_of_the_wrong_size_is_refused_where_leaves_are_fetched_together() -> None:
+    vector = Vector.of([bytes(105)] * 4_096)
+    fetch = cells_of(vector)
+
+    def refused(wrong: Value, number: int) -> None:
+        asked = 0
+
+        def many(hashes: list[bytes]) -> list[bytes]:
+            nonlocal asked
+            asked += 1
+            found = [fetch(hash) for hash in hashes]
+            if asked == number:
+                found[1] = encode(wrong)
+            return found
+
+        with pytest.raises(BadFormat):
+            list(element_runs(encode(vector), 0, 4_096, fetch, many))
+
+    for wrong in (Vector.of([bytes(105)] * 240), Vector.of([1] * 16), Map.of([(1, bytes(200))])):
+        refused(wrong, 1)
+    for wrong in (Vector.of([bytes(105)] * 32), Vector.of([1] * 15), Map.of([(1, bytes(200))])):
+        refused(wrong, 2)
 
 
 def test_a_node_of_the_wrong_kind_is_refused() -> None:

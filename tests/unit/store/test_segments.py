@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.cells import Blob, Vector, novelty
+from datalattice.cells import Blob, Text, Vector, encode, novelty, value_hash
 from datalattice.errors import Corruption
 from datalattice.store import CellStore, Damage, FileView, RealDisk
 from datalattice.store.files import StoreFolder
@@ -210,6 +210,22 @@ def test_cells_between_two_locations_are_found_by_their_hashes(tmp_path: Path) -
     # Behind the header of a pack no cell is found; its look-up finds it.
     over = reader.read_between(places[by_place[0]], places[by_place[-1]], by_place)
     assert over == [cells[hash] if hash in siblings else None for hash in by_place]
+
+
+def test_siblings_of_several_commits_are_read_from_few_places(tmp_path: Path) -> None:
+    texts = [Text.of(f"{n} ".ljust(900, "x")) for n in range(256)]
+    with CellStore.open(tmp_path / "s") as store:
+        for first, stop in ((0, 90), (90, 110), (110, 256)):
+            store.commit(Vector.of(texts[first:stop]))
+            store.commit(Vector.of(["y" * 3_000, f"{stop}".ljust(4_000)]))  # between
+    hashes, cells = [value_hash(text) for text in texts], [encode(text) for text in texts]
+    with CellStore.open(tmp_path / "s", disk=CallsDisk()) as store:
+        CallsView.reads = 0
+        assert store.get_encodings(hashes) == cells
+        assert CallsView.reads < 16
+        assert store.get_encodings(hashes[::-1]) == cells[::-1]
+        hashes[100] = bytes(32)
+        assert store.get_encodings(hashes) == [*cells[:100], None, *cells[101:]]
 
 
 def test_cells_that_lie_far_apart_are_not_read_as_siblings(tmp_path: Path) -> None:
