@@ -33,9 +33,14 @@ def fixture_folder(tmp_path: Path) -> Path:
     return tmp_path / "s"
 
 
-def test_audit_finds_a_thousand_planted_faults_and_no_other(spark: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("collected", [100_000, 30])
+def test_audit_finds_a_thousand_planted_faults_and_no_other(
+    spark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, collected: int
+) -> None:
     from datalattice.pipeline.jobs import audit
 
+    job = importlib.import_module("datalattice.pipeline.jobs.audit")  # not its namesake
+    monkeypatch.setattr(job, "COLLECTED_MAX", collected)
     planted = plant(tmp_path / "s", 250)
     steps: list[str] = []
     report = audit(
@@ -53,6 +58,16 @@ def test_audit_finds_a_thousand_planted_faults_and_no_other(spark: Any, tmp_path
     document = report.as_json()
     assert len(document["faults"]) == 1_000  # type: ignore[arg-type]
     assert document["clean"] is False
+
+
+def test_audit_of_a_sound_store_has_no_faults(spark: Any, folder: Path) -> None:
+    from datalattice.pipeline.jobs import audit
+
+    report = audit(spark, str(folder))
+    assert report.is_clean
+    assert report.listed() == []
+    assert report.faults.collect() == []
+    assert report.faults.columns == ["kind", "hash", "file", "offset", "detail"]
 
 
 def places_listed(store: CellStore, path: Path) -> tuple[set[int], set[int]]:

@@ -20,14 +20,16 @@ from __future__ import annotations
 
 import json
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from functools import reduce
+from dataclasses import dataclass, field, replace
+from functools import partial, reduce
 from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from datalattice.arrow import record_batch
 from datalattice.errors import Corruption
+from datalattice.limits import COUNT_MAX
 from datalattice.pipeline.jobs.inspecting import CellFault, FoundFault, Inspector
 from datalattice.pipeline.jobs.stores import (
     cores_of,
@@ -74,6 +76,10 @@ BATCH_ROWS: Final = 1_024
 FACTS: Final = "facts"
 """Kind of the row in which a task reports its counts."""
 
+COLLECTED_MAX: Final = 100_000
+"""Most faults of a step that the driver collects, about 20 MB. If there are more, the tasks run
+again, and Spark keeps what they find."""
+
 PackRange = tuple[int, int]
 """Begin and end of a range of packs, as the upper bits of a location."""
 
@@ -95,8 +101,12 @@ class AuditReport:
     scars: int
     """Damaged places that no entry of the index leads to; a healed store may have some."""
     parts: int
-    faults: DataFrame = field(repr=False, compare=False)
-    """A row for each fault and scar."""
+    _faults: Callable[[], DataFrame] = field(repr=False, compare=False)
+
+    @property
+    def faults(self) -> DataFrame:
+        """A row for each fault and scar."""
+        return self._faults()
 
     @property
     def is_clean(self) -> bool:
@@ -105,6 +115,9 @@ class AuditReport:
 
     def listed(self, most: int = FAULTS_LISTED_MAX) -> list[dict[str, object]]:
         """Return the first faults, ordered by kind, file and offset."""
+        # A job of Spark takes 0.1 s even if there is nothing to sort.
+        if not self.counts and not self.scars:
+            return []
         rows = self.faults.orderBy("kind", "file", "offset", "detail").limit(most).collect()
         return [
             {
@@ -139,7 +152,8 @@ def audit(
     parts: number of tasks, by default about one for 1 GB, and two for each of several cores.
     Raises: UsageError: there is no store, or an argument is malformed. StoreFailed: cells were
             removed meanwhile. StoreVersion: a newer version wrote the store.
-    Cost:   reads the store once; if it is damaged, also the index and the damaged places.
+    Cost:   reads the store once; if it is damaged, also the index and the damaged places. A step
+            that finds more than `COLLECTED_MAX` faults is done twice.
     """
     folder = store_folder(store)
     with CellStore.open(folder, read_only=True) as reader, clear_errors():
@@ -151,13 +165,7 @@ def audit(
         sums, rows = examine(reader, work, tasks)
         # A collection meanwhile would make its removed cells look like faults.
         check_extent(reader, extent)
-        faults = _faults(spark, tasks.frames, rows)
-        # Two tasks may meet the same fault, in the packs and through the index.
-        if tasks.found or rows:
-            faults = faults.distinct().localCheckpoint()
-            counts = {row[0]: row[1] for row in faults.groupBy("kind").count().collect()}
-        else:  # the common case: no faults, so no second pass over the rows
-            counts = {}
+        faults, counts = _counted(spark, tasks.frames, [*tasks.found, *rows])
         scars = counts.pop(CellFault.SCAR.value, 0)
         return AuditReport(
             folder,
@@ -213,26 +221,36 @@ def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, li
 
 
 class _SparkTasks:
-    """Runs steps on Spark, and keeps a DataFrame of the faults of each."""
+    """Runs steps on Spark, and keeps the faults that the tasks find."""
 
     def __init__(self, spark: SparkSession, progress: OnStep | None) -> None:
         self._spark = spark
         self._progress = progress
+        self.found: list[FoundFault] = []
+        """The faults of steps that found at most `COLLECTED_MAX`."""
         self.frames: list[DataFrame] = []
-        self.found = 0
-        """Number of faults in `frames`."""
+        """The faults of the other steps."""
 
     def __call__(self, step: str, task: PacksTask | IndexTask, count: int) -> TaskCounts:
         """Run a step; see `RunTasks`."""
+        ids = self._spark.range(0, count, 1, max(1, count))
+        most = COLLECTED_MAX // max(1, count)
         with watching_tasks(self._spark, step, self._progress):
-            ids = self._spark.range(0, count, 1, max(1, count))
-            # Lazy: collecting the facts runs the tasks, which also keeps their faults.
-            found = ids.mapInArrow(task, COLUMNS).localCheckpoint(eager=False)
-            rows = found.where(f"kind = '{FACTS}'").select("detail").collect()
-        self.frames.append(found)
-        counts = read_facts(row[0] for row in rows)
-        self.found += sum(fact["faults"] for fact in counts)
+            # Facts and faults in one job: Spark takes 0.1 s to keep and to filter a few rows.
+            rows = ids.mapInArrow(replace(task, most=most), COLUMNS).collect()
+            counts = read_facts(row["detail"] for row in rows if row["kind"] == FACTS)
+            found = [row for row in rows if row["kind"] != FACTS]
+            if len(found) == sum(fact["faults"] for fact in counts):
+                self.found += map(_found, found)
+            else:
+                every = ids.mapInArrow(task, COLUMNS).where(f"kind <> '{FACTS}'")
+                self.frames.append(every.localCheckpoint())
         return counts
+
+
+def _found(row: Any) -> FoundFault:
+    hash = None if row["hash"] is None else bytes(row["hash"])
+    return FoundFault(CellFault(row["kind"]), hash, row["file"], row["offset"], row["detail"])
 
 
 def read_facts(texts: Iterable[str]) -> TaskCounts:
@@ -332,13 +350,18 @@ def _lost_roots(reader: CellStore, extent: Extent) -> Iterator[FoundFault]:
             yield FoundFault(CellFault.ROOT, hash, reader.path, 0, f"{what} is not in the store")
 
 
-def _faults(spark: SparkSession, frames: list[DataFrame], rows: list[FoundFault]) -> DataFrame:
-    """Return the faults of all tasks and `rows` as one DataFrame."""
-    found = [frame.where(f"kind <> '{FACTS}'") for frame in frames]
-    if rows:
-        made = [(one.kind.value, one.hash, one.file, one.offset, one.detail) for one in rows]
-        found.append(spark.createDataFrame(made, COLUMNS))
-    return reduce(type(found[0]).unionByName, found)
+def _counted(
+    spark: SparkSession, frames: list[DataFrame], found: list[FoundFault]
+) -> tuple[Callable[[], DataFrame], dict[str, int]]:
+    """Return the function that returns all faults as one DataFrame, and their number by kind."""
+    # Two tasks may meet the same fault, in the packs and through the index.
+    rows = list(dict.fromkeys(map(_row, found)))
+    make = partial(spark.createDataFrame, rows, COLUMNS)
+    if not frames:
+        return make, dict(Counter(kind for kind, *_ in rows))
+    every = reduce(type(frames[0]).unionByName, frames, make()).distinct().localCheckpoint()
+    counts = {row[0]: row[1] for row in every.groupBy("kind").count().collect()}
+    return lambda: every, counts
 
 
 # --- in tasks -------------------------------------------------------------------------------------
@@ -349,12 +372,14 @@ class PacksTask:
     """Inspects the packs of partitions; the input rows are partition numbers."""
 
     work: AuditPlan
+    most: int | None = None
+    """Most faults that are yielded for each input row; None: all."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Inspect the partitions of a task."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _as_batches(self._inspect(self.work.plan[number]))
+                yield from _as_batches(self._inspect(self.work.plan[number]), self.most)
 
     def _inspect(self, partition: StorePartition) -> Iterator[FaultRow]:
         work = self.work
@@ -393,12 +418,14 @@ class IndexTask:
     spans: tuple[PackRange, ...] | None
     """Inspect only the entries that lead there; None: every entry."""
     slices: int
+    most: int | None = None
+    """As in `PacksTask`."""
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Inspect the slices of a task."""
         for batch in batches:
             for number in batch.column(0).to_pylist():
-                yield from _as_batches(self._inspect(number))
+                yield from _as_batches(self._inspect(number), self.most)
 
     def _inspect(self, number: int) -> Iterator[FaultRow]:
         work = self.work
@@ -441,6 +468,17 @@ def _fact(**facts: object) -> FaultRow:
     return FACTS, None, "", 0, json.dumps(facts)
 
 
-def _as_batches(rows: Iterator[FaultRow]) -> Iterator[pa.RecordBatch]:
-    while run := list(islice(rows, BATCH_ROWS)):
+def _as_batches(rows: Iterator[FaultRow], most: int | None) -> Iterator[pa.RecordBatch]:
+    """Yield the first `most` faults and the facts of a task."""
+    left = COUNT_MAX if most is None else most
+
+    def chosen() -> Iterator[FaultRow]:
+        nonlocal left
+        for row in rows:
+            left -= row[0] != FACTS
+            if left >= 0 or row[0] == FACTS:
+                yield row
+
+    listed = chosen()
+    while run := list(islice(listed, BATCH_ROWS)):
         yield record_batch(run, COLUMNS)
