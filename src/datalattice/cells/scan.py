@@ -203,22 +203,16 @@ def _past_plain(data: bytes, pos: i64, end: i64, depth: i64, keyed: bool) -> i64
         count *= 2
     elif (tag != 0x80 or count > 16) and (not keyed or tag != 0x83 or count > MAP_LEAF_MAX):
         return -1
-    # Records are rarely nested more deeply; others take the full scan.
-    if depth > 3:
+    if depth > 3:  # records are rarely nested more deeply; others take the full scan
         return -1
     for _ in range(count):
-        if at >= end:
-            return -1
-        # Nil and integers, half of the elements of records, without a call.
-        tag = data[at]
-        if tag == 0:
-            at += 1
-        elif 0x10 <= tag <= 0x18:
-            at += tag - 0x0F
+        tag = data[at] if at < end else 0xFF
+        if tag == 0 or 0x10 <= tag <= 0x18:  # half of the elements of records, without a call
+            at += tag - 0x0F if tag else 1
         else:
             at = _past_plain(data, at, end, depth + 1, keyed)
-            if at < 0:
-                return -1
+        if at < 0:
+            return -1
     return at
 
 
