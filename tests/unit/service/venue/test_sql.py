@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ from datalattice.service.venue.adapters.sql import (
 )
 from datalattice.service.venue.adapters.tables import LatticeTables, TableRows
 from datalattice.testing.venue_kit import LoneJob
+
+duckdb = pytest.importorskip("duckdb")
 
 META: OperationMetadata = {"operation": {"adapter": "sql:query"}}
 CALLER = LoneJob().caller
@@ -170,6 +173,22 @@ def test_a_query_reaches_nothing_outside(query: str, tmp_path: Path) -> None:
         ask(text, {"t": {"count": 1}})
     assert "secret" not in str(caught.value).replace("duckdb_secrets", "")
     assert str(Path.home()) not in str(caught.value)
+
+
+def test_a_text_that_is_parsed_reads_no_file_and_leaves_the_connection_of_the_program(
+    tmp_path: Path, ending: ExitStack
+) -> None:
+    for name in ("schema.sql", "load.sql"):
+        (tmp_path / name).write_text("secret")
+    ending.callback(duckdb.set_default_connection, duckdb.default_connection())
+    own = ending.enter_context(duckdb.connect())
+    duckdb.set_default_connection(own)
+    assert own.execute("SELECT * FROM range(1_000_000)").fetchone() == (0,)  # a transaction goes on
+    for folder in (tmp_path, tmp_path / "absent"):
+        with pytest.raises(UsageError, match="`query`") as caught:
+            ask(f"IMPORT DATABASE '{folder}'")
+        assert "secret" not in str(caught.value)
+    assert own.execute("SELECT 1").fetchall() == [(1,)]
 
 
 @pytest.mark.parametrize("query", OTHERS)

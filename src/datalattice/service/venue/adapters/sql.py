@@ -67,6 +67,12 @@ class SqlAdapter(PlainAdapter):
         self._limits: Final = limits or VenueSqlConfig()
         self._turns: Final = asyncio.Semaphore(self._limits.at_once)
         self._threads: Final = ThreadPoolExecutor(self._limits.at_once, "venue-sql")
+        # To parse a text can run a part of it: IMPORT DATABASE reads a file, and its failure aborts
+        # a transaction. So it happens in a database of its own, which reaches no file.
+        self._parser: Final[duckdb.DuckDBPyConnection] = duckdb.connect(
+            ":memory:", config=self._config()
+        )
+        self._parser.execute("SET enable_external_access=false")
 
     @staticmethod
     def check_packages() -> None:
@@ -135,6 +141,7 @@ class SqlAdapter(PlainAdapter):
     def close(self) -> None:
         """End the threads when their queries have ended."""
         self._threads.shutdown(wait=False, cancel_futures=True)
+        self._parser.close()
 
     def _config(self) -> dict[str, Any]:
         return {
@@ -182,9 +189,11 @@ class SqlAdapter(PlainAdapter):
         return _SqlRequest(query, tables, parameters, rows)
 
     def _check_statement(self, query: str) -> None:
-        """Refuse any text other than one SELECT; it is parsed and not run."""
+        """Refuse any text other than one SELECT; it is parsed, and reaches nothing."""
         try:
-            found = self._duckdb.extract_statements(query)
+            # A cursor is a connection of its own, so that threads parse at the same time.
+            with self._parser.cursor() as parser:
+                found = parser.extract_statements(query)
         except self._duckdb.Error as error:
             raise UsageError(f"`query`: {_first_line(error)}") from None
         kinds = [statement.type for statement in found]
