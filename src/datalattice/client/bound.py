@@ -537,6 +537,7 @@ class NodeBinding:
             try:
                 with self._writing_to(draft):
                     yield
+                draft.check_process()
                 # "At the end all is one durable root, or nothing if an exception leaves."
                 if draft.has_writes:
                     self.perform(draft.write_to)

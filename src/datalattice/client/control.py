@@ -31,6 +31,7 @@ from datalattice.errors import (
     Timeout,
     Unavailable,
 )
+from datalattice.forking import begins_anew, check_process
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.protobuf import Field, Message
 from datalattice.wire import FRAME_READ_BYTES, FrameBuffer, encode_frame, join_cells
@@ -89,6 +90,7 @@ class ControlClient(Client):
         self._socket.settimeout(timeout_s)
         self._buffer = FrameBuffer()
         self._last_id = 0
+        self._pid = os.getpid()
         self.node: tuple[int, int] | None = None
         """The node's process id and start in Unix milliseconds, unique to it; None: not known."""
         try:
@@ -96,6 +98,11 @@ class ControlClient(Client):
         except OSError as error:
             self._socket.close()
             raise PeerUnavailable(f"no node answers at {path}: {error.strerror}") from error
+        begins_anew(self)
+
+    def begin_in_child(self) -> None:
+        """Close the descriptor of a forked child; the connection is the parent's."""
+        self._socket.close()
 
     def call(
         self, request: ActionRequest[R], caller: str = "", *, request_id: str | None = None
@@ -140,6 +147,8 @@ class ControlClient(Client):
     def _answered(self, request: ActionRequest[Any], frame: bytes | None) -> ControlAnswer:
         """Send a frame, if there is one, and return the next answer. Raises: as `call`."""
         name = request.action.name
+        # Two processes would read each other's answers.
+        check_process(self._pid, "a connection to the node")
         try:
             if frame is not None:
                 self._socket.sendall(frame)
@@ -223,10 +232,14 @@ class ControlStream(ResultStream[R]):
         return self._client._result(self._request, answer)
 
     def close(self) -> None:
-        """End the stream, here and in the node; a thread that waits for a result returns."""
+        """End the stream, here and in the node; a thread that waits for a result returns.
+
+        In a forked child the parent's stream goes on.
+        """
         self._is_closed = True
-        with contextlib.suppress(OSError):  # the connection has ended already
-            self._client._socket.shutdown(socket.SHUT_RDWR)
+        if self._client._pid == os.getpid():
+            with contextlib.suppress(OSError):  # the connection has ended already
+                self._client._socket.shutdown(socket.SHUT_RDWR)
         self._client.close()
 
 

@@ -55,6 +55,7 @@ from datalattice.errors import (
     StoreLocked,
     Timeout,
 )
+from datalattice.forking import begins_anew
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.protobuf import Message
 from datalattice.store import CellStore, Lock, RealDisk, Store, write_error
@@ -270,6 +271,17 @@ class ThreadTurn:
         self._depth = 0
         self.waiting = 0
         """The number of threads that wait for it."""
+
+        begins_anew(self)
+
+    def begin_in_child(self) -> None:
+        """Be free, except if the thread that forked holds it: it releases it as ever."""
+        self._lock = threading.RLock()
+        self.waiting = 0
+        if not self.is_mine:
+            self._holder, self._depth = None, 0
+        for _ in range(self._depth):
+            self._lock.acquire()
 
     @property
     def is_mine(self) -> bool:

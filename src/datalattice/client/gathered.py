@@ -18,6 +18,7 @@ from datalattice.client.folder import OwnKeys
 from datalattice.client.opendata import OpenData
 from datalattice.client.openfolder import LOOK_S
 from datalattice.cursors import LatticeCursor, RootLattice
+from datalattice.forking import begins_anew, check_process
 from datalattice.lattice import MergeContext, root_lattice
 
 T = TypeVar("T")
@@ -50,6 +51,10 @@ class Draft:
         """Whether it still gathers writes: before its end, and in the process that began it."""
         return not self.is_over and self._pid == os.getpid()
 
+    def check_process(self) -> None:
+        """Raise UsageError in a forked child: the writes are its parent's."""
+        check_process(self._pid, "a batch or write that had begun")
+
     @property
     def has_writes(self) -> bool:
         """Whether something was written."""
@@ -68,6 +73,7 @@ class Draft:
             except BaseException:
                 self._cursor.adopt(lambda _current: before)
                 raise
+            self.check_process()  # the work may fork
             # Reads need no repetition on a newer root.
             if self._cursor.get() is not before:
                 self._works.append(work)
@@ -110,10 +116,11 @@ class DelayedWrites:
         self._keys = keys
         self._context = context
         self._wait_s = wait_s
-        self._begin()
+        self.begin_in_child()
+        begins_anew(self)
 
-    def _begin(self) -> None:
-        self._pid = os.getpid()
+    def begin_in_child(self) -> None:
+        """Begin without writes: the parent of a forked child makes its own durable."""
         self._changed = threading.Condition()
         self._draft: Draft | None = None
         self._is_gathering = False  # the thread has the turn, and the draft takes writes
@@ -125,14 +132,12 @@ class DelayedWrites:
     def has_writes(self) -> bool:
         """Whether a write is not durable yet."""
         draft = self._draft
-        return self._pid == os.getpid() and draft is not None and draft.has_writes
+        return draft is not None and draft.has_writes
 
     def present(self) -> Value:
         """Return the root with all writes of this node."""
         draft = self._draft
-        if draft is None or self._pid != os.getpid():
-            return self._data.root()
-        return draft.root()
+        return self._data.root() if draft is None else draft.root()
 
     def perform(self, work: RootWork[T]) -> T:
         """Do `work` on the draft.
@@ -145,8 +150,6 @@ class DelayedWrites:
     @contextmanager
     def held(self) -> Iterator[Draft]:
         """Yield the draft, and keep other threads from writing to it and from flushing it."""
-        if self._pid != os.getpid():
-            self._begin()  # the parent flushes the writes made before the fork
         with self._changed:
             self._raise_failure()
             while not self._is_gathering:
@@ -172,8 +175,6 @@ class DelayedWrites:
 
         Raises: the error that kept them from being written; the next call tries again.
         """
-        if self._pid != os.getpid():
-            return
         with self._changed:
             while self._draft is not None or self._thread is not None:
                 self._is_wanted = True

@@ -30,6 +30,7 @@ from datalattice.errors import (
     StoreLocked,
     Unavailable,
 )
+from datalattice.forking import begins_anew, freed_in_child
 
 T = TypeVar("T")
 
@@ -115,7 +116,12 @@ class EditGroups:
     ) -> None:
         self._turn: Final = turn
         self._edit: Final = edit
-        self._lock: Final = threading.Lock()
+        self._lock: Final = freed_in_child(threading.Lock())
+        begins_anew(self)
+        self.begin_in_child()
+
+    def begin_in_child(self) -> None:
+        """Forget the changes of other threads, which a forked child does not have."""
         self._queue: deque[_WaitingEdit] = deque()
         self._is_led = False
 

@@ -69,6 +69,7 @@ from datalattice.errors import (
     UnsupportedOperation,
     UsageError,
 )
+from datalattice.forking import begins_anew
 from datalattice.lattice import VALUE_KEY, did_of, is_public_key
 from datalattice.protobuf import Message
 from datalattice.store import CACHE_BYTES_MAX, CellStore, Store
@@ -195,7 +196,8 @@ class Node:
         self._data = data
         self._folder = folder
         self._options = options
-        self._pool: ThreadPoolExecutor | None = None
+        self.begin_in_child()
+        begins_anew(self)
         past = None
         if options.as_of is not None:
             try:
@@ -218,6 +220,10 @@ class Node:
         self._stores: NodeStores | None = None
         if folder is not None:
             self._binding.origin = str(folder.path.absolute()), options
+
+    def begin_in_child(self) -> None:
+        """Begin without threads: a forked child has none of its parent's."""
+        self._pool: ThreadPoolExecutor | None = None
 
     # --- handles ---
 

@@ -13,6 +13,7 @@ from datalattice.client.grouped import EditGroups
 from datalattice.client.opening import LOCK_WAIT_S
 from datalattice.cursors import Listeners, Wake
 from datalattice.errors import StoreLocked
+from datalattice.forking import begins_anew
 from datalattice.store import MemoryStore, Store
 
 T = TypeVar("T")
@@ -65,8 +66,13 @@ class MemoryFolder:
         self._store = MemoryStore()
         self._threads = ThreadTurn()
         self._groups = EditGroups(self._threads, self._edit_once)
-        self._wakes = Listeners[[]]()
         self._held: dict[str, object] = {}
+        self.begin_in_child()
+        begins_anew(self)
+
+    def begin_in_child(self) -> None:
+        """Begin without listeners, also in a forked child, where they are the parent's streams."""
+        self._wakes = Listeners[[]]()
 
     def root(self) -> Value:
         """Return the root, None if there is none."""

@@ -13,7 +13,6 @@ import logging
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
@@ -58,6 +57,7 @@ from datalattice.errors import (
     StoreLocked,
     Timeout,
 )
+from datalattice.forking import begins_anew, freed_in_child
 from datalattice.lattice import MergeContext, get_in
 from datalattice.store import (
     CACHE_BYTES_MAX,
@@ -92,11 +92,12 @@ class OpenFolder:
         self._users = 0
         self._is_closed = False
         self._turns = WriteTurn(self._open_store, check=self._opened_anew)
-        self._wakes = Listeners[[]]()
-        self._begin()
+        self.begin_in_child()
+        begins_anew(self)
 
-    def _begin(self) -> None:
+    def begin_in_child(self) -> None:
         """Set the initial state, also in a forked child."""
+        self._wakes = Listeners[[]]()
         self._lock = threading.RLock()  # held briefly, for `_reader` and `_watcher`
         self._clients: list[ControlClient] = []  # idle connections to the running node
         self._edit_turn = EditTurn(self.folder.edit_lock_path)
@@ -116,7 +117,6 @@ class OpenFolder:
             found = _open.get(path)
             if found is None:
                 found = _open[path] = cls(Folder(path), cache_bytes)
-                _all.add(found)
             found._users += 1
             return found
 
@@ -472,20 +472,5 @@ def _has_happened(lost: AnswerLost, root: Value) -> bool:
     raise OutcomeUnknown(str(lost)) from lost
 
 
-_opening = threading.Lock()
+_opening: Final = freed_in_child(threading.Lock())
 _open: Final[dict[Path, OpenFolder]] = {}
-_all: Final[weakref.WeakSet[OpenFolder]] = weakref.WeakSet()
-
-
-def _begin_in_child() -> None:
-    # The child makes its own locks and stores: the parent's may be held, and only it closes them.
-    global _opening  # noqa: PLW0603
-    _opening = threading.Lock()
-    for folder in list(_all):
-        clients = folder._clients
-        folder._begin()
-        for client in clients:
-            client.close()  # the child's own descriptor of the socket
-
-
-os.register_at_fork(after_in_child=_begin_in_child)

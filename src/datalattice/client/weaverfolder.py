@@ -11,7 +11,6 @@ import contextlib
 import os
 import threading
 import time
-import weakref
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final, TypeVar
@@ -37,6 +36,7 @@ from datalattice.errors import (
     TypeMismatch,
     UsageError,
 )
+from datalattice.forking import begins_anew, freed_in_child
 from datalattice.protobuf import Message
 from datalattice.store import RealDisk
 from datalattice.weaver import (
@@ -85,9 +85,10 @@ class WeaverFolder:
         self._users = 0
         self._machines: dict[str, type[Machine]] = {}
         self._memory: MemoryEngine | None = None if path is not None else MemoryEngine(STORE_TABLES)
-        self._begin()
+        self.begin_in_child()
+        begins_anew(self)
 
-    def _begin(self) -> None:
+    def begin_in_child(self) -> None:
         """Set the initial state, also in a forked child."""
         self._lock = threading.RLock()  # reentrant: opening a store may open others
         self._stores: Stores | None = None
@@ -105,7 +106,6 @@ class WeaverFolder:
             found = _open.get(name)
             if found is None:
                 found = _open[name] = cls(path, key, read_only=read_only)
-                _all.add(found)
             found._users += 1
             return found
 
@@ -244,20 +244,8 @@ class WeaverFolder:
             stores.look()
 
 
-_opening = threading.Lock()
+_opening: Final = freed_in_child(threading.Lock())
 _open: Final[dict[tuple[Path, bytes | None, bool], WeaverFolder]] = {}
-_all: Final[weakref.WeakSet[WeaverFolder]] = weakref.WeakSet()
-
-
-def _begin_in_child() -> None:
-    # The child makes its own locks and engine: the parent's may be held, and only it closes them.
-    global _opening  # noqa: PLW0603
-    _opening = threading.Lock()
-    for folder in list(_all):
-        folder._begin()
-
-
-os.register_at_fork(after_in_child=_begin_in_child)
 
 
 # --- handles --------------------------------------------------------------------------------------

@@ -34,6 +34,7 @@ from datalattice.cells import (
     to_cell,
 )
 from datalattice.errors import DataLatticeError, UnsupportedOperation
+from datalattice.forking import freed_in_child
 from datalattice.lattice import Lattice, assoc_in, get_in
 from datalattice.limits import HASH_BYTES
 
@@ -44,6 +45,9 @@ Wake = Callable[[], None]
 """Called by the thread that replaced a value, afterwards. It is quick and never raises."""
 
 _COUNTED: Final = (Map, Index, Set, Vector, List)
+
+_swapping: Final = freed_in_child(threading.Lock())
+"""One for all references: it is held for a comparison and an assignment."""
 
 
 class _Keep:
@@ -70,23 +74,22 @@ class Watched(Protocol):
 
 
 class Reference:
-    """One value that threads replace atomically. The lock is held only for the swap.
+    """One value that threads replace atomically.
 
     Listeners are woken after the swap: a read after a wake sees that change or a later one.
     """
 
-    __slots__ = ("_listeners", "_lock", "value")
+    __slots__ = ("_listeners", "value")
 
     def __init__(self, value: Value) -> None:
         self.value = value
-        self._lock: Final = threading.Lock()
         # Changed in single steps, without the lock: the garbage collector may end a listener in a
         # thread that holds the lock.
         self._listeners: dict[object, Wake] = {}
 
     def swap(self, expected: Value, new: Value) -> bool:
         """Replace the very object `expected` by `new`; return whether it was still there."""
-        with self._lock:
+        with _swapping:
             # By identity: another thread may have replaced the value by an equal one meanwhile.
             if self.value is not expected:
                 return False

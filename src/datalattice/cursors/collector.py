@@ -8,6 +8,7 @@ collection, and each collection visits all cells in memory: six sevenths of the 
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from typing import Final
 
@@ -25,6 +26,14 @@ class _Pause:
         self._is_paused = False
         self._was_enabled = False
 
+    def begin_in_child(self) -> None:
+        """Have the collector run in a forked child, whose other threads never leave the context."""
+        self._lock = threading.Lock()
+        self._depth = 0
+        if self._is_paused and self._was_enabled:
+            gc.enable()
+        self._is_paused = False
+
     def __enter__(self) -> None:
         with self._lock:
             if not self._is_paused:
@@ -35,7 +44,7 @@ class _Pause:
 
     def __exit__(self, *exc: object) -> None:
         with self._lock:
-            self._depth -= 1
+            self._depth = max(self._depth - 1, 0)
             self._overlaps += 1
             # Threads that are never all outside at once would otherwise keep the collector from
             # ever running.
@@ -48,3 +57,5 @@ class _Pause:
 
 collector_paused: Final = _Pause()
 """`with collector_paused: ...`"""
+
+os.register_at_fork(after_in_child=collector_paused.begin_in_child)

@@ -32,6 +32,7 @@ from datalattice.cursors.base import (
 )
 from datalattice.cursors.refusals import is_guarded, refusals
 from datalattice.errors import BadSignature, NoSigningKey, TypeMismatch, UnsupportedOperation
+from datalattice.forking import freed_in_child
 from datalattice.lattice import (
     EMPTY_CONTEXT,
     Lattice,
@@ -250,7 +251,7 @@ class ForkedLattice(_Holder):
         self._initial = parent.get()
         self._fork_point: Value = self._initial
         self._reference = Reference(self._initial)
-        self._syncing: Final = threading.Lock()
+        self._syncing: Final = freed_in_child(threading.Lock())
 
     def sync(self) -> Value:
         """Merge the edits made here with the parent's value, on both sides; return the result.

@@ -21,6 +21,7 @@ from typing import Final, Generic, NamedTuple, ParamSpec, Protocol, Self, TypeVa
 from datalattice.cells import Value, same
 from datalattice.cursors.base import Cursor, Wake
 from datalattice.errors import UsageError
+from datalattice.forking import check_process, freed_in_child, this_process
 
 T = TypeVar("T")
 P = ParamSpec("P")
@@ -30,7 +31,7 @@ class _Bell:
     """Wakes those who wait for a stream. It has no reference to the stream."""
 
     def __init__(self) -> None:
-        self.flag: Final = threading.Event()
+        self.flag: Final = freed_in_child(threading.Event())
         self.listeners: tuple[Wake, ...] = ()
 
     def ring(self) -> None:
@@ -93,6 +94,7 @@ class Stream(ABC, Generic[T]):
     def __init__(self, source: Source, *, wait: bool = True, timeout: float | None = None) -> None:
         if timeout is not None and timeout < 0:
             raise UsageError(f"`timeout` is 0 or more seconds, or None; got {timeout!r}")
+        self._pid: Final = this_process.id
         self._waits: Final = wait
         self._timeout: Final = timeout
         self._ready: Final[deque[T]] = deque()
@@ -117,6 +119,7 @@ class Stream(ABC, Generic[T]):
 
     def poll(self) -> list[T]:
         """Return the next items without waiting, a few thousand at most."""
+        self._check_process()
         items = list(self._ready) if self._refill() else []
         # A stream returns each item once.
         self._ready.clear()
@@ -129,6 +132,7 @@ class Stream(ABC, Generic[T]):
         """
         if count < 1:
             raise UsageError(f"`count` is 1 or more, got {count!r}")
+        self._check_process()
         # Monotonic: a clock set back must not prolong the wait.
         ends_s = time.monotonic() + timeout
         while True:
@@ -163,10 +167,24 @@ class Stream(ABC, Generic[T]):
         return not self._end.alive
 
     def close(self) -> None:
-        """End the stream; a waiting thread or task leaves its loop. Closing twice is allowed."""
+        """End the stream; a waiting thread or task leaves its loop. Closing twice is allowed.
+
+        In a forked child the parent's stream goes on.
+        """
+        if self._is_inherited:
+            self._end.detach()
+            return
         self._end()
         # Waiters wake and find the stream closed.
         self._bell.ring()
+
+    @property
+    def _is_inherited(self) -> bool:
+        """Whether this process is a forked child of the one that began the stream."""
+        return self._pid != this_process.id
+
+    def _check_process(self) -> None:
+        check_process(self._pid, "a stream that was begun")
 
     def _refill(self) -> bool:
         if self.closed:
@@ -185,6 +203,7 @@ class Stream(ABC, Generic[T]):
         return self
 
     def __next__(self) -> T:
+        self._check_process()
         begun_s = time.monotonic()
         while not self.closed:
             # Cleared before looking: a change after this sets it again, so none is missed.
@@ -208,6 +227,7 @@ class Stream(ABC, Generic[T]):
     async def __anext__(self) -> T:
         import asyncio  # noqa: PLC0415 - programs without an event loop do not load it
 
+        self._check_process()
         loop, rung, begun_s = asyncio.get_running_loop(), asyncio.Event(), time.monotonic()
 
         def wake() -> None:

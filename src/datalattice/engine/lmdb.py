@@ -16,8 +16,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Final, Self
@@ -53,6 +55,7 @@ from datalattice.errors import (
     StoreVersion,
     UsageError,
 )
+from datalattice.forking import check_process, freed_in_child, this_process
 
 MAP_BYTES_MAX: Final = 1 << 40
 """Greatest size of the file: address space, reserved at opening; disk is taken as it is used."""
@@ -62,6 +65,8 @@ READERS_MAX: Final = 1_024
 
 TOGETHER_MIN: Final = 8
 """From so many keys on, one call of LMDB reads them all."""
+
+_BEGUN: Final = "a transaction that was begun"
 
 DATA_FILE: Final = "data.mdb"
 _LOCK_FILE: Final = "lock.mdb"
@@ -117,24 +122,28 @@ class _Environment:
         # A reader that may write opens for writing, so that a writer of this process can share it.
         writable = create or os.access(path / DATA_FILE, os.W_OK)
         try:
-            self.env = lmdb.open(
-                str(path),
-                map_size=MAP_BYTES_MAX,
-                readonly=not writable,
-                create=create,
-                mode=0o600,
-                # Durable: data and the page that names them are both synced before a commit
-                # returns.
-                sync=durable,
-                metasync=durable,
-                max_readers=READERS_MAX,
-                max_dbs=TABLES_MAX + 1,  # LONG_TABLE
-                readahead=False,  # access is random: read-ahead would read pages that nothing uses
-                meminit=False,
-            )
+            with _beside_inherited(name):
+                self.env = lmdb.open(
+                    str(path),
+                    map_size=MAP_BYTES_MAX,
+                    readonly=not writable,
+                    create=create,
+                    mode=0o600,
+                    # Durable: data and the page that names them are both synced before a commit
+                    # returns.
+                    sync=durable,
+                    metasync=durable,
+                    max_readers=READERS_MAX,
+                    max_dbs=TABLES_MAX + 1,  # LONG_TABLE
+                    # Access is random: read-ahead would read pages that nothing uses.
+                    readahead=False,
+                    meminit=False,
+                )
         except lmdb.Error as error:
             raise _translate(error, str(path)) from error
         self.file = _file_of(path)
+        # Of processes that were killed: their slots keep pages from being used again.
+        self.env.reader_check()
 
     def take(self) -> None:
         """Become the one thread that writes; waits for another one.
@@ -163,7 +172,9 @@ def _file_of(path: Path) -> tuple[int, int] | None:
 
 
 _shared: dict[str, _Environment] = {}
-_shared_lock = threading.RLock()
+_inherited: Final[list[object]] = []
+"""What a forked child has of its parent's environments; referenced, so that nothing closes it."""
+_shared_lock = freed_in_child(threading.RLock())
 """Reentrant: a finalizer that runs while this thread opens a folder may release another one."""
 
 
@@ -176,11 +187,8 @@ def _acquire(path: Path, *, durable: bool, create: bool) -> _Environment:
     name = os.path.realpath(path)  # two paths may lead to one folder
     with _shared_lock:
         # From this look-up to the count of users nothing may run a finalizer, which could close it.
-        file, pid = _file_of(path), os.getpid()
+        file = _file_of(path)
         found = _shared.get(name)
-        if found is not None and found.pid != pid:
-            found.env.close()  # inherited through a fork, where LMDB must not be used
-            found = None
         if found is not None and found.file != file:
             found = None  # the folder was replaced; engines that have the old one open keep it
         if found is None:
@@ -195,11 +203,46 @@ def _release(shared: _Environment) -> None:
     with _shared_lock:
         shared.users -= 1  # counted under the lock: an engine may open it meanwhile
         # A forked child must not close what its parent uses.
-        if shared.users == 0 and shared.pid == os.getpid():
+        if shared.users == 0 and shared.pid == this_process.id:
             # A replaced folder has an environment of its own there.
             if _shared.get(shared.name) is shared:
                 del _shared[shared.name]
             shared.env.close()
+
+
+def _begin_in_child() -> None:
+    _inherited.extend(_shared.values())
+    _shared.clear()
+
+
+os.register_at_fork(after_in_child=_begin_in_child)
+
+
+@contextmanager
+def _beside_inherited(name: str) -> Iterator[None]:
+    """Let a forked child open an environment that its parent has open.
+
+    py-lmdb refuses files that were open at the fork until the child closes the inherited
+    environment. But this ends the parent's read transactions in LMDB's table of readers, which the
+    processes share: a writer then reuses pages that the parent reads.
+    """
+    inherited = [one for one in _inherited if isinstance(one, _Environment) and one.name == name]
+    envid: Any = sys.modules.get("lmdb._envid")
+    if not inherited or envid is None:
+        for one in inherited:  # py-lmdb 2 compares paths, and has no other way
+            one.env.close()
+        yield
+        return
+    # Of the files it compares, none: `_shared` has what this process itself has open.
+    kept, envid.env_keys = envid.env_keys, _no_keys
+    try:
+        yield
+    finally:
+        envid.env_keys = kept
+
+
+def _no_keys(_path: object, _subdir: object) -> tuple[object, ...]:
+    return ()
 
 
 class LmdbEngine:
@@ -302,6 +345,16 @@ class LmdbEngine:
         shared = self._shared
         if shared is None:
             raise StoreClosed(f"{self.path}: the engine is closed")
+        return shared if shared.pid == this_process.id else self._opened_in_child(shared)
+
+    def _opened_in_child(self, inherited: _Environment) -> _Environment:
+        """Open the folder in a forked child, where the parent's environment must not be used."""
+        with _shared_lock:
+            shared = self._shared
+            if shared is None or shared is inherited:
+                shared = _acquire(self.path, durable=inherited.durable, create=False)
+                self._shared, self._handles = shared, shared.handles
+        self.find_tables()
         return shared
 
     def handle(self, table: str) -> Any:
@@ -320,17 +373,29 @@ class LmdbEngine:
 class _Transaction:
     """Base of read and write transactions."""
 
-    __slots__ = ("_engine", "_raw")
+    __slots__ = ("_engine", "_pid", "_raw")
 
     def __init__(self, engine: LmdbEngine, raw: Any) -> None:
         self._engine = engine
         self._raw = raw
+        self._pid = this_process.id
 
     def _live(self) -> Any:
         if self._raw is None:
             raise UsageError("the transaction is over")
+        if self._pid != this_process.id:
+            check_process(self._pid, _BEGUN)
         self._engine._environment()  # raises if the engine was closed
         return self._raw
+
+    def _taken(self) -> Any:
+        """Return LMDB's transaction once, to be ended; None: there is none of this process."""
+        raw, self._raw = self._raw, None  # later use raises instead of touching freed pages
+        if self._pid != this_process.id:
+            # LMDB would end it in the table of readers, or write its pages.
+            _inherited.append(raw)
+            return None
+        return raw
 
     def get(self, table: str, key: bytes) -> bytes | None:
         """Return the value of `key`, or None."""
@@ -487,7 +552,13 @@ class LmdbSnapshot(_Transaction):
         shared = self._engine._environment()
         self._engine.find_tables()  # before `begin`: handles opened inside it would end with it
         try:
-            self._raw = shared.env.begin()
+            try:
+                self._raw = shared.env.begin()
+            except lmdb.ReadersFullError:
+                if not shared.env.reader_check():  # frees the slots of processes that are gone
+                    raise
+                self._raw = shared.env.begin()
+            self._pid = this_process.id
         except lmdb.ReadersFullError as error:
             raise StoreFull(
                 f"{self._engine.path}: more than {READERS_MAX} open read transactions"
@@ -497,8 +568,8 @@ class LmdbSnapshot(_Transaction):
 
     def close(self) -> None:
         """Release the view."""
-        raw, self._raw = self._raw, None  # closing twice is allowed
-        if raw is not None:
+        raw = self._taken()
+        if raw is not None:  # closing twice is allowed
             raw.abort()
 
     def __enter__(self) -> Self:
@@ -537,7 +608,11 @@ class LmdbWriteTxn(_Transaction):
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        raw, self._raw = self._raw, None  # later use raises instead of touching freed pages
+        raw = self._taken()
+        if raw is None:  # a forked child: the parent ends the transaction
+            if kind is None:
+                check_process(self._pid, _BEGUN)
+            return
         try:
             if kind is None:
                 raw.commit()
@@ -550,6 +625,8 @@ class LmdbWriteTxn(_Transaction):
     def _live(self) -> Any:
         if self._raw is None:
             raise UsageError("the transaction is over")
+        if self._pid != this_process.id:
+            check_process(self._pid, _BEGUN)
         return self._raw
 
     def scan(

@@ -21,6 +21,7 @@ from datalattice.engine.base import (
     unknown_table,
 )
 from datalattice.errors import StoreClosed, UsageError
+from datalattice.forking import freed_in_child
 
 
 class _Table:
@@ -60,10 +61,10 @@ class MemoryEngine:
     def __init__(self, tables: Iterable[str]) -> None:
         self._names = check_tables(tables)
         self._tables = {name: _Table({}, []) for name in self._names}
-        self._write_lock = threading.Lock()
+        self._write_lock = freed_in_child(threading.Lock())
         # Held while a commit replaces tables and while a reader pins them. Reentrant: garbage
         # collection may close a snapshot at any moment, also in a thread that holds this lock.
-        self._swap_lock = threading.RLock()
+        self._swap_lock = freed_in_child(threading.RLock())
         self._writer_thread: int | None = None
         self._closed = False
         self._commits = 0

@@ -34,6 +34,7 @@ from datalattice.cells import (
 from datalattice.clock import BoundedClock, Clock, SystemClock
 from datalattice.crypto import sha3_256_many
 from datalattice.errors import BadFormat, Corruption, MissingData, NotContained
+from datalattice.forking import freed_in_child
 from datalattice.store.cache import CACHE_BYTES_MAX, CellCache
 from datalattice.store.kept.history import History
 from datalattice.store.kept.pins import Lease, Pins
@@ -253,7 +254,7 @@ class Store(CellSink):
     def __init__(self, cache_bytes: int = CACHE_BYTES_MAX, clock: Clock | None = None) -> None:
         self._cache = CellCache(cache_bytes)
         self._open_cells = OpenCells(self)
-        self._adopting = threading.Lock()
+        self._adopting = freed_in_child(threading.Lock())
         # Bounded: a clock that jumps far into the future would end every pin and lease.
         self.clock: Clock = BoundedClock(clock or SystemClock())
         """The time of history entries, and of the ends of pins and leases."""

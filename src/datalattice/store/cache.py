@@ -20,6 +20,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from datalattice.cells import encode
+from datalattice.forking import freed_in_child
 
 CACHE_BYTES_MAX: Final = 64 * 1024 * 1024
 """Default bound on the memory charged for a store's decoded cells."""
@@ -62,7 +63,7 @@ class CellCache:
     def __init__(self, bytes_max: int = CACHE_BYTES_MAX, trial_bytes: int = 0) -> None:
         self._trial_bytes_max = trial_bytes
         self._bytes_max = bytes_max - trial_bytes
-        self._lock = threading.Lock()
+        self._lock = freed_in_child(threading.Lock())
         self._young: dict[bytes, object] = {}
         self._old: dict[bytes, object] = {}
         self._trial: dict[bytes, object] = {}

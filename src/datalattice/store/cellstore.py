@@ -35,6 +35,7 @@ from datalattice.cells import (
 from datalattice.clock import BoundedClock, Clock, SystemClock
 from datalattice.crypto import Entropy, SystemEntropy
 from datalattice.errors import MissingData, ReadOnly, StoreError, StoreFull, UsageError
+from datalattice.forking import freed_in_child
 from datalattice.limits import CELL_BYTES_MAX, HASH_BYTES
 from datalattice.store.base import (
     Any_,
@@ -144,8 +145,9 @@ class CellStore(StoreReader):
             clock=clock,
             keepers=(self.history, self.pins),
         )
-        self._pid = os.getpid()
-        self._lending = threading.Lock()  # held while the lock is released or taken again
+        self._lending = freed_in_child(
+            threading.Lock()
+        )  # held while the lock is released or taken again
         self._spans = StagedSpans()
         self._committer: Committer | None = None
         # "Readers in other processes" take no lock and write nothing.
@@ -847,8 +849,8 @@ class CellStore(StoreReader):
         more. The caller drops its own reference.
         Raises: as `close`.
         """
-        if self._closed or self._last_use is not None:
-            return
+        if self._closed or self._last_use is not None or self._pid != os.getpid():
+            return  # a forked child leaves everything to its parent
         self._collector.stop()
         try:
             if self._committer is not None and self._is_for_writing():

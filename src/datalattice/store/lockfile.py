@@ -15,6 +15,7 @@ import errno
 import fcntl
 import os
 import struct
+from collections.abc import Callable
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -163,9 +164,18 @@ class FileLock:
     def release(self) -> None:
         """Release the lock."""
         if self._fd >= 0 and self._pid == os.getpid():
-            _held.discard(self._fd)
-            os.close(self._fd)
+            _close(self._fd, lambda: fcntl.flock(self._fd, fcntl.LOCK_UN))
         self._fd = -1
+
+
+def _close(fd: int, unlock: Callable[[], object]) -> None:
+    """Release a lock with its descriptor."""
+    _held.discard(fd)
+    # A child that another thread forks just now has the descriptor too: closing it here alone
+    # would leave the lock with the child.
+    with contextlib.suppress(OSError):
+        unlock()
+    os.close(fd)
 
 
 def _opened(path: str) -> int:
@@ -193,9 +203,7 @@ class ContentLock:
         fd = os.open(path, os.O_RDWR | os.O_CLOEXEC)
         try:
             if hasattr(fcntl, "F_OFD_SETLK"):
-                # struct flock: type, whence, start, length (0: to the end), pid.
-                whole = struct.pack("hhqqi", fcntl.F_WRLCK, os.SEEK_SET, 0, 0, 0)
-                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, whole)
+                fcntl.fcntl(fd, fcntl.F_OFD_SETLK, _whole(fcntl.F_WRLCK))
             else:
                 fcntl.lockf(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except (BlockingIOError, PermissionError):
@@ -214,9 +222,18 @@ class ContentLock:
     def release(self) -> None:
         """Release the lock."""
         if self._fd >= 0 and self._pid == os.getpid():
-            _held.discard(self._fd)
-            os.close(self._fd)
+            _close(self._fd, self._unlock)
         self._fd = -1
+
+    def _unlock(self) -> None:
+        if hasattr(fcntl, "F_OFD_SETLK"):
+            fcntl.fcntl(self._fd, fcntl.F_OFD_SETLK, _whole(fcntl.F_UNLCK))
+
+
+def _whole(kind: int) -> bytes:
+    """Return the system's description of a lock of this kind on all bytes of a file."""
+    # struct flock: type, whence, start, length (0: to the end), pid.
+    return struct.pack("hhqqi", kind, os.SEEK_SET, 0, 0, 0)
 
 
 def _start_time() -> str:

@@ -13,6 +13,7 @@ from typing import Final
 from datalattice.cells import Value, branch_hashes, novelty, value_hash
 from datalattice.clock import Clock
 from datalattice.errors import MissingData, StoreClosed, UsageError
+from datalattice.forking import freed_in_child
 from datalattice.store.base import (
     Any_,
     Commit,
@@ -37,7 +38,7 @@ class MemoryStore(Store):
     def __init__(self, *, cache_bytes: int = CACHE_BYTES_MAX, clock: Clock | None = None) -> None:
         super().__init__(cache_bytes, clock)
         self._cache = CellCache(cache_bytes, min(TRIAL_BYTES, cache_bytes // 8))
-        self._lock = threading.Lock()
+        self._lock = freed_in_child(threading.Lock())
         self._encodings: dict[bytes, bytes] = {}
         self._size_bytes = 0
         self._staged: dict[bytes, bytes] = {}  # never announced

@@ -5,6 +5,7 @@ Length: everything that reads one store, in one object.
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from typing import Final
 from datalattice.clock import Clock
 from datalattice.crypto import sha3_256
 from datalattice.errors import Corruption, StoreClosed
+from datalattice.forking import freed_in_child, this_process
 from datalattice.limits import HASH_BYTES
 from datalattice.store.base import Store, children_first
 from datalattice.store.checking import CheckReport, StoreChecker
@@ -99,6 +101,7 @@ class StoreReader(Store):
         self._state = opened.state
         self._segments = SegmentReader(folder)
         self._closed = False
+        self._pid = os.getpid()
         self._generation = GenerationReader(folder.disk, f"{folder}/{LOCK_FILE}")
         # Called when a retired store is garbage collected.
         self._held: list[Callable[[], None]] = []
@@ -109,7 +112,7 @@ class StoreReader(Store):
         self._damage = {(item.file, item.offset): item for item in opened.damage}
         self._pending: dict[bytes, bytes] = {}  # staged, not written
         self._writing: dict[bytes, bytes] = {}  # staged, written, not durable
-        self._refresh_lock = threading.Lock()
+        self._refresh_lock = freed_in_child(threading.Lock())
         self._removed_filter: RemovedFilter | None = None
         self._identity = folder.disk.engine_identity(f"{folder}/{INDEX}")
         self.notes = FolderNotes(folder, lambda: self._index)
@@ -227,11 +230,19 @@ class StoreReader(Store):
         if len(hash) != HASH_BYTES:
             check_hash(hash)
         location = self._index.find(hash)
-        if location < 0 and (self._read_only or self._has_released):
+        if location < 0 and self._follows():
             self.refresh()
             # Even if `refresh` found nothing new: another thread may have read the log meanwhile.
             location = self._index.find(hash)
         return location
+
+    def _follows(self) -> bool:
+        """Return whether the log may have packs that other processes wrote."""
+        # A forked child reads what its parent wrote since, like a reader.
+        if self._pid != this_process.id and not self._read_only:
+            self._generation.forget()
+            self._has_released = self._read_only = True
+        return self._read_only or self._has_released
 
     def location_of(self, hash: bytes) -> int:
         """Return the location of a cell, negative where it is not stored or not yet durable."""
@@ -250,7 +261,7 @@ class StoreReader(Store):
                 break
             except Corruption as error:
                 # A collection may have dropped the segment since the look-up: look up again.
-                if self._read_only:
+                if self._follows():
                     self._look()
                 moved = self._index.find(hash)
                 # The index still names this location: the bytes are damaged, not moved.
@@ -303,7 +314,7 @@ class StoreReader(Store):
         Readers do so by themselves when they need the root or lack a cell.
         """
         self._check_open()
-        if not self._read_only and not self._has_released:
+        if not self._follows():
             return False
         # 72 bytes of the lock file instead of a look at the log: most refreshes end here.
         if self._read_only and self._generation.is_unchanged():

@@ -10,15 +10,14 @@ Source: docs/store.md "Sharing the lock"; docs/design/write-turn.md.
 
 from __future__ import annotations
 
-import os
 import threading
 import time
-import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Final
 
 from datalattice.errors import StoreClosed, StoreError, StoreLocked
+from datalattice.forking import begins_anew
 from datalattice.store.cellstore import CellStore
 from datalattice.store.disk import Disk, LockFile, RealDisk
 from datalattice.store.log.folder import TURN_FILE
@@ -59,10 +58,11 @@ class WriteTurn:
         self._keep_s = keep_s
         self._check = check
         self._disk = disk or RealDisk()
-        self._begin()
-        _turns.add(self)
+        self.begin_in_child()
+        begins_anew(self)
 
-    def _begin(self) -> None:
+    def begin_in_child(self) -> None:
+        """Begin without store, locks and thread, which belong to the parent of a forked child."""
         self._changed = threading.Condition()
         self._inside = threading.local()
         self._store: CellStore | None = None
@@ -106,17 +106,20 @@ class WriteTurn:
             as `open_store`, `CellStore.acquire` and `check`.
         """
         # Counted for each thread: a nested `write` of the same thread has the lock already.
-        depth: int = getattr(self._inside, "depth", 0)
+        inside = self._inside
+        depth: int = getattr(inside, "depth", 0)
         if not depth:
             self._enter(wait_s)
-        self._inside.depth = depth + 1
+        inside.depth = depth + 1
         try:
             assert self._store is not None
             yield self._store
         finally:
-            self._inside.depth = depth
-            if not depth:
-                self._leave()
+            # In a child that was forked in here, the turn that was taken is the parent's.
+            if self._inside is inside:
+                inside.depth = depth
+                if not depth:
+                    self._leave()
 
     def _enter(self, wait_s: float) -> None:
         with self._changed:
@@ -241,15 +244,3 @@ class WriteTurn:
         if store is not None:
             # Values that were read from the store stay readable.
             store.retire()
-
-
-_turns: Final[weakref.WeakSet[WriteTurn]] = weakref.WeakSet()
-
-
-def _begin_in_child() -> None:
-    # The store, locks and thread belong to the parent process.
-    for turn in list(_turns):
-        turn._begin()
-
-
-os.register_at_fork(after_in_child=_begin_in_child)

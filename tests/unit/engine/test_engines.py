@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from unittest.mock import Mock
 
@@ -22,7 +22,9 @@ from datalattice.engine import (
     MemoryEngine,
     open_engine,
 )
+from datalattice.engine.lmdb import READERS_MAX
 from datalattice.errors import Corruption, ReadOnly, StoreClosed, StoreFailed, UsageError
+from datalattice.testing.children import in_child
 from datalattice.testing.engine_kit import KIT_TABLES, check_engine
 
 
@@ -106,6 +108,96 @@ sys.exit(os.waitstatus_to_exitcode(status))
 """
     done = subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     assert done.returncode == 0
+
+
+def changed_in_child(path: Path) -> None:
+    """Open the folder in a forked child, and change it so often that old pages are used again."""
+
+    def change() -> None:
+        with closing(LmdbEngine(path, ("one",))) as engine:
+            for number in range(50):
+                with engine.write() as txn:
+                    for key in range(50):
+                        txn.put("one", b"%d" % key, b"%d" % number)
+
+    in_child(change)
+
+
+def test_a_forked_child_that_writes_leaves_the_parent_its_views(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path, ("one",))
+    with engine.write() as txn:
+        for key in range(50):
+            txn.put("one", b"%d" % key, b"parent")
+    engine.read().close()  # py-lmdb keeps an ended one, with its slot
+    view = engine.read()
+    changed_in_child(tmp_path)
+    assert view.get("one", b"7") == b"parent"
+    assert {value for _, value in view.scan("one")} == {b"parent"}
+    with engine.read() as newest:
+        assert newest.get("one", b"7") == b"49"
+    with engine.write() as txn:
+        txn.put("one", b"7", b"again")
+    assert view.get("one", b"7") == b"parent"
+    view.close()
+    engine.close()
+
+
+def test_a_forked_child_cannot_use_the_transactions_of_its_parent(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path, ("one",))
+    with engine.write() as txn:
+        txn.put("one", b"k", b"v")
+    view = engine.read()
+
+    def use() -> bytes | None:
+        with pytest.raises(UsageError, match="before a fork"):
+            view.get("one", b"k")
+        view.close()
+        with engine.read() as own:  # the engine opens the folder anew
+            return own.get("one", b"k")
+
+    assert in_child(use) == b"v"
+    changed_in_child(tmp_path)
+    assert view.get("one", b"k") == b"v"
+    with pytest.raises(ValueError, match="parent"), engine.write() as txn:
+        txn.put("one", b"k", b"w")
+        with pytest.raises(UsageError, match="before a fork"):
+            in_child(lambda: txn.put("one", b"child", b"w"))
+        raise ValueError("parent")
+    view.close()
+    engine.close()
+
+
+def test_a_write_of_the_parent_is_not_ended_by_a_child(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path, ("one",))
+    with engine.write() as txn:
+        txn.put("one", b"k", b"v")
+
+        def leave() -> None:
+            txn.__exit__(None, None, None)
+
+        with pytest.raises(UsageError, match="before a fork"):
+            in_child(leave)
+    with engine.read() as view:
+        assert view.get("one", b"k") == b"v"
+    engine.close()
+
+
+def test_slots_of_processes_that_are_gone_are_used_again(tmp_path: Path) -> None:
+    engine = LmdbEngine(tmp_path, ("one",))
+    with engine.write() as txn:
+        txn.put("one", b"k", b"v")
+
+    def fill() -> int:
+        with engine.read() as view:
+            views = [engine.read() for _ in range(READERS_MAX - 1)]
+            assert view.get("one", b"k") == b"v"
+            return len(views)
+
+    for _ in range(2):
+        assert in_child(fill) == READERS_MAX - 1
+    with engine.read() as view:
+        assert view.get("one", b"k") == b"v"
+    engine.close()
 
 
 def test_a_second_process_reads_beside_the_writer(tmp_path: Path) -> None:

@@ -165,6 +165,7 @@ class Consumer(Stream[QueueEntry[T]]):
 
     def finish(self) -> None:
         """Mark all delivered entries as done; unlike `commit`, write nothing."""
+        self._check_process()
         with self._flush_lock:
             last = {entry.id: entry for entry in self._delivered}
             for id, entry in last.items():
@@ -175,6 +176,8 @@ class Consumer(Stream[QueueEntry[T]]):
 
     def rewind(self) -> None:
         """Deliver again the entries that were delivered and are not done."""
+        if self._is_inherited:
+            return  # an error leaves a `with` block of the parent: it is the error to see
         self._refresh()
         if self._delivered or self._ready:
             self._move(self._marks())
@@ -213,6 +216,9 @@ class Consumer(Stream[QueueEntry[T]]):
         # "Before waiting, and at the end of `with`, also after an error" (docs/queue.md
         # "Consumers").
         if self.closed:
+            return
+        if self._is_inherited:  # the parent commits its position, and has the name
+            super().close()
             return
         try:
             self._refresh()
@@ -272,6 +278,7 @@ class Consumer(Stream[QueueEntry[T]]):
 
     def _refresh(self) -> None:
         """Go back to the stored positions if a batch failed since the last call."""
+        self._check_process()
         self._binding.on_undo(self._undo)
         if self._is_stale:
             self._is_stale = False

@@ -28,6 +28,7 @@ from itertools import pairwise
 from typing import Final, NamedTuple
 
 from datalattice.errors import StoreError, UsageError
+from datalattice.forking import freed_in_child
 from datalattice.store.disk import DiskFile, write_error
 from datalattice.store.files import StoreFolder
 from datalattice.store.records import Damage
@@ -129,7 +130,7 @@ class History:
     def __init__(self, *, now_ms: Callable[[], int], retention: Retention = RETENTION) -> None:
         self._now_ms = now_ms
         self._retention = retention
-        self._lock = threading.Lock()
+        self._lock = freed_in_child(threading.Lock())
         # Two lists: Python's cycle collector would visit a `Moment` for each commit.
         self._times: list[int] = []  # Unix milliseconds
         self._roots: list[bytes] = []

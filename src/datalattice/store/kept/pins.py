@@ -21,6 +21,7 @@ Source: docs/history.md; docs/store.md "Leases".
 from __future__ import annotations
 
 import json
+import os
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -30,6 +31,7 @@ from typing import Final, Self
 
 from datalattice.crypto import SystemEntropy
 from datalattice.errors import Corruption, StoreLocked, UsageError
+from datalattice.forking import freed_in_child
 from datalattice.limits import HASH_BYTES
 from datalattice.store.disk import write_error
 from datalattice.store.files import StoreFolder, checked, unchecked
@@ -94,6 +96,7 @@ class Lease:
         self._pins = pins
         self._name = name
         self._is_released = False
+        self._pid = os.getpid()
         self.root_hash = root_hash
         """The root that stays, with all cells below it."""
         self.expires_ms = expires_ms
@@ -112,11 +115,12 @@ class Lease:
     def release(self) -> None:
         """End it now; while a collection removes cells it may stay until its end.
 
-        Releasing twice is allowed.
+        Releasing twice is allowed. In a forked child it does nothing: the parent needs the lease.
         """
         if not self._is_released:
             self._is_released = True
-            self._pins._end_lease(self._name)
+            if self._pid == os.getpid():
+                self._pins._end_lease(self._name)
 
     def __enter__(self) -> Self:
         return self
@@ -135,7 +139,7 @@ class Pins:
         self._now_ms = now_ms
         self._check_complete = check_complete
         self._rows: list[Pin] = []
-        self._changing = threading.Lock()
+        self._changing = freed_in_child(threading.Lock())
 
     def all(self, now_ms: int | None = None) -> list[Pin]:
         """Return the pins that have not expired, by name; includes every acknowledged one.

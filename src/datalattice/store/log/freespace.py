@@ -19,6 +19,7 @@ from collections.abc import Callable
 from typing import Final, TypeVar
 
 from datalattice.errors import StoreFull
+from datalattice.forking import freed_in_child
 from datalattice.store.disk import write_error
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.segments import segment_numbers
@@ -60,7 +61,7 @@ class FreeSpace:
         self._now_ms = now_ms
         self._spare_bytes = spare_bytes
         self._segment_bytes = segment_bytes
-        self._lock = threading.Lock()
+        self._lock = freed_in_child(threading.Lock())
         self._written = 0  # since the disk was asked
         self._asked_ms = 0
         self._free = -1

@@ -21,6 +21,7 @@ from datalattice.cells import Cell
 from datalattice.crypto import sorted_by_hash
 from datalattice.engine import Engine
 from datalattice.errors import Corruption
+from datalattice.forking import freed_in_child, this_process
 from datalattice.store.log.packing import (
     FLAG_ROOT,
     OFFSET_BITS,
@@ -101,7 +102,8 @@ class HashIndex:
         self.swept_before = 0
         """Segments before this one may have bytes of cells that a collection removed."""
         # All look-ups use one snapshot, one thread at a time.
-        self._lock = threading.Lock()
+        self._lock = freed_in_child(threading.Lock())
+        self._process = this_process.id
         self._view = engine.read()
         self._get = self._view.getter("places")
         self._spans: list[LogSpan] = []  # announced: those on disk, and those since
@@ -114,6 +116,8 @@ class HashIndex:
         location = self._recent.get(hash)
         if location is None:
             with self._lock:
+                if self._process != this_process.id:
+                    self._begin_in_child()
                 found = self._get(hash)
             if found is None:
                 return NOWHERE
@@ -121,6 +125,13 @@ class HashIndex:
         if self._is_removed is not None and self.is_removed(location):
             return NOWHERE
         return self._as_announced(location) if location & STAGED else location
+
+    def _begin_in_child(self) -> None:
+        """Begin a view of this process, which was forked; the caller holds the lock."""
+        # The parent's view would lose its pages once the parent renews it.
+        self._process = this_process.id
+        self._view.renew()
+        self._get = self._view.getter("places")
 
     # --- spans of the log whose cells are announced, though their entries say that they are staged
 
@@ -132,6 +143,8 @@ class HashIndex:
 
     def _read_spans(self) -> None:
         with self._lock:
+            if self._process != this_process.id:
+                self._begin_in_child()
             data = self._view.get("meta", _SPANS_KEY) or b""
         spans = read_spans(data, 0, len(data) // SPAN_BYTES)
         self._spans = sorted({*spans, *self._spans_since})
@@ -166,6 +179,8 @@ class HashIndex:
                 hash for hash, location in zip(hashes, out, strict=True) if location == _UNKNOWN
             ]
             if unknown:
+                if self._process != this_process.id:
+                    self._begin_in_child()
                 found = iter(self._view.get_many("places", unknown))
                 for i in range(len(out)):
                     if out[i] == _UNKNOWN:
@@ -239,6 +254,8 @@ class HashIndex:
     def entries_max(self) -> int:
         """Return an upper bound on `count`, without a look-up."""
         with self._lock:
+            if self._process != this_process.id:
+                self._begin_in_child()
             return self._view.count("places") + len(self._recent)
 
     def discard(self, hashes: Iterable[bytes]) -> None:
@@ -318,6 +335,8 @@ class HashIndex:
     def watermark(self) -> Watermark:
         """Return up to where the tables on disk, as last looked at, are complete."""
         with self._lock:
+            if self._process != this_process.id:
+                self._begin_in_child()
             return read_watermark(self._view.get("meta", _WATERMARK_KEY))
 
     @property
@@ -405,6 +424,7 @@ class HashIndex:
     def refresh(self) -> None:
         """Use the newest state of the tables on disk from now on."""
         with self._lock:
+            self._process = this_process.id
             self._view.renew()
             self._get = self._view.getter("places")
         self._read_spans()

@@ -18,6 +18,7 @@ from mypy_extensions import i64
 from datalattice.cells import skip_cell
 from datalattice.crypto import sha3_256_many
 from datalattice.errors import BadFormat, Corruption, StoreFull
+from datalattice.forking import freed_in_child
 from datalattice.store.disk import DiskFile, FileView
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.packing import (
@@ -253,7 +254,7 @@ class SegmentReader:
         self._folder = folder
         self._open_max = open_max
         self._views: dict[int, FileView] = {}
-        self._lock = threading.Lock()
+        self._lock = freed_in_child(threading.Lock())
 
     def read(self, location: int) -> bytes:
         """Return the bytes at a location; they are not verified.
