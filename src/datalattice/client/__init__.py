@@ -39,7 +39,6 @@ from datalattice.client.edits import (
     NodeEditor as NodeEditor,
     RemoteEditor as RemoteEditor,
     ServingNode as ServingNode,
-    take_turn as take_turn,
     try_change as try_change,
 )
 from datalattice.client.folder import (
@@ -52,6 +51,7 @@ from datalattice.client.folder import (
     read_key_pairs as read_key_pairs,
     read_keys_or_none as read_keys_or_none,
     read_node_name as read_node_name,
+    take_turn as take_turn,
     write_key as write_key,
     write_node_name as write_node_name,
 )

@@ -41,7 +41,7 @@ from datalattice.cells import (
     to_cell,
 )
 from datalattice.client.control import ControlClient, packed
-from datalattice.client.folder import OwnKeys
+from datalattice.client.folder import OwnKeys, take_turn
 from datalattice.client.opening import LOCK_WAIT_S, chosen_wait_s
 from datalattice.client.slots import Slot, changed_slots
 from datalattice.crypto import KeyPair
@@ -58,7 +58,7 @@ from datalattice.errors import (
 from datalattice.forking import begins_anew
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.protobuf import Message
-from datalattice.store import CellStore, Lock, RealDisk, Store, write_error
+from datalattice.store import CellStore, Store
 from datalattice.store.kept import Lease
 
 T = TypeVar("T")
@@ -74,11 +74,6 @@ _RETRY_S: Final = 0.002
 """Pause before the second run; it doubles up to `_RETRY_MAX_S`."""
 
 _RETRY_MAX_S: Final = 0.1
-
-TURN_POLL_S: Final = 0.001
-"""Pause before the lock of editors is tried again; it doubles up to `TURN_POLL_MAX_S`."""
-
-TURN_POLL_MAX_S: Final = 0.02
 
 _BATCH_BYTES: Final = 4_000_000
 """Most bytes of cells in one request to a node; further cells are sent ahead in requests."""
@@ -327,12 +322,11 @@ class EditTurn:
         self._depth = 0
 
     @contextmanager
-    def taken(self) -> Iterator[None]:
+    def taken(self, wait_s: float) -> Iterator[None]:
         """Hold the turn. May be nested in one thread.
 
-        Raises: StoreLocked: others held it for as long as `waiting` allows.
+        Raises: StoreLocked: others held it for `wait_s`.
         """
-        wait_s = chosen_wait_s(LOCK_WAIT_S)
         with self.threads.held(wait_s, f"{EDIT} ({self._path})"):
             # Nested edits of one thread are one turn: the file lock is held once.
             file = None if self._depth else take_turn(str(self._path), wait_s, EDIT)
@@ -378,9 +372,16 @@ class NodeEditor(Editor):
 
     _store: CellStore
 
-    def __init__(self, store: CellStore, keys: OwnKeys, turn: EditTurn) -> None:
+    def __init__(
+        self, store: CellStore, keys: OwnKeys, turn: EditTurn, wait_s: float | None = None
+    ) -> None:
+        """Make one of a store that a node has open.
+
+        wait_s: how long an edit waits for its turn; None: as `waiting` allows.
+        """
         super().__init__(store, keys)
         self._edit_turn = turn
+        self._wait_s = chosen_wait_s(LOCK_WAIT_S) if wait_s is None else wait_s
         self._staged: dict[bytes, None] = {}  # staged values that no other staged value refers to
         self._leases: dict[bytes, Lease] = {}
         self._kept_s = time.monotonic()
@@ -444,7 +445,7 @@ class NodeEditor(Editor):
 
     def turn(self) -> AbstractContextManager[None]:
         """Return a context that keeps other editors out."""
-        return self._edit_turn.taken()
+        return self._edit_turn.taken(self._wait_s)
 
     # While a node runs it alone commits, so its editors hand it the changed slots.
     @abstractmethod
@@ -459,8 +460,10 @@ class NodeEditor(Editor):
 class ServedEditor(NodeEditor):
     """An editor of a node of this process: it stages in the node's store and hands over slots."""
 
-    def __init__(self, node: ServingNode, keys: OwnKeys, turn: EditTurn) -> None:
-        super().__init__(node.store, keys, turn)
+    def __init__(
+        self, node: ServingNode, keys: OwnKeys, turn: EditTurn, wait_s: float | None = None
+    ) -> None:
+        super().__init__(node.store, keys, turn, wait_s)
         self._node = node
 
     def _commit(self, before: Value, after: Value) -> bool:
@@ -486,9 +489,14 @@ class RemoteEditor(NodeEditor):
     """An editor of a node of another process: it reads the store and writes through the node."""
 
     def __init__(
-        self, client: ControlClient, store: CellStore, keys: OwnKeys, turn: EditTurn
+        self,
+        client: ControlClient,
+        store: CellStore,
+        keys: OwnKeys,
+        turn: EditTurn,
+        wait_s: float | None = None,
     ) -> None:
-        super().__init__(store, keys, turn)
+        super().__init__(store, keys, turn, wait_s)
         self._client = client
 
     def offer_many(
@@ -558,27 +566,3 @@ class RemoteEditor(NodeEditor):
                 close_cells(batch, self._store)
                 batch, size = [], 0
         return True
-
-
-def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
-    """Wait for a lock file that serializes writers, and take it.
-
-    awaited: names the other holder in the text of the error.
-    Raises: StoreLocked: others held it for `wait_s`. StoreFull, StoreFailed: the lock file cannot
-            be made.
-    """
-    give_up_s = time.monotonic() + wait_s
-    pause_s = TURN_POLL_S
-    while True:
-        try:
-            return RealDisk().lock(path)
-        except StoreLocked:
-            # Polled: waiting inside the system could not be limited to `wait_s`.
-            if time.monotonic() >= give_up_s:
-                raise StoreLocked(
-                    f"waited {wait_s:g} s in vain for another {awaited} ({path})"
-                ) from None
-        except OSError as error:
-            raise write_error(error, path) from error
-        time.sleep(pause_s)
-        pause_s = min(2 * pause_s, TURN_POLL_MAX_S)

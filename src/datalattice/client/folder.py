@@ -4,7 +4,7 @@ DIR/identity.key    the private key that the node proves to peers, readable by i
 DIR/keys/*.key      the private keys of owners it writes for; the commands write under `owner.key`
 DIR/store/          the cells and the root
 DIR/node.toml       settings of the node
-DIR/edit.lock       held while a process edits through a running node
+DIR/edit.lock       held while a process edits through a running node, makes keys or migrates
 DIR/names.json      local names of owners (`client.owners`)
 DIR/name            the node's name, for people
 
@@ -16,14 +16,15 @@ from __future__ import annotations
 
 import os
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from datalattice.crypto import SEED_BYTES, KeyPair, KeyRing
-from datalattice.errors import NoSigningKey, UsageError
+from datalattice.errors import NoSigningKey, StoreLocked, UsageError
 from datalattice.lattice import MergeContext, verify_did
-from datalattice.store import RealDisk, replace_file
+from datalattice.store import Lock, RealDisk, replace_file, write_error
 
 HOME_VARIABLE: Final = "DATALATTICE_HOME"
 DEFAULT_FOLDER: Final = "~/.datalattice"
@@ -38,6 +39,11 @@ KEY_FILE_BYTES_MAX: Final = 1_024  # a key file has 78 bytes
 KEY_SUFFIX: Final = ".key"
 OWNER_NAME: Final = "owner"
 """Name of the default owner's key if the identity is a different key."""
+
+TURN_POLL_S: Final = 0.001
+"""Pause before the lock of editors is tried again; it doubles up to `TURN_POLL_MAX_S`."""
+
+TURN_POLL_MAX_S: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,3 +242,27 @@ def write_key(path: Path, key_pair: KeyPair) -> None:
         raise UsageError(f"the key file {path} cannot be written: {error.strerror}") from error
     finally:
         fresh.unlink(missing_ok=True)  # the key keeps its other name
+
+
+def take_turn(path: str, wait_s: float, awaited: str) -> Lock:
+    """Wait for a lock file that serializes writers, and take it.
+
+    awaited: names the other holder in the text of the error.
+    Raises: StoreLocked: others held it for `wait_s`. StoreFull, StoreFailed: the lock file cannot
+            be made.
+    """
+    give_up_s = time.monotonic() + wait_s
+    pause_s = TURN_POLL_S
+    while True:
+        try:
+            return RealDisk().lock(path)
+        except StoreLocked:
+            # Polled: waiting inside the system could not be limited to `wait_s`.
+            if time.monotonic() >= give_up_s:
+                raise StoreLocked(
+                    f"waited {wait_s:g} s in vain for another {awaited} ({path})"
+                ) from None
+        except OSError as error:
+            raise write_error(error, path) from error
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, TURN_POLL_MAX_S)

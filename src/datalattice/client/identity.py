@@ -12,7 +12,6 @@ from typing import Final
 
 import datalattice.apps  # noqa: F401 - registers the sections of the root lattice
 from datalattice.cells import Index, Map, Signed, Value
-from datalattice.client.edits import take_turn
 from datalattice.client.folder import (
     OWNER_NAME,
     Folder,
@@ -20,6 +19,7 @@ from datalattice.client.folder import (
     read_key,
     read_key_pairs,
     read_keys_or_none,
+    take_turn,
     write_key,
 )
 from datalattice.client.opening import LOCK_WAIT_S, explaining_missing, node_or_store

@@ -251,13 +251,13 @@ class OpenFolder:
             serving = self._serving
             if serving is not None:
                 self._check_can_sign()
-                with closing(ServedEditor(serving, keys, self._edit_turn)) as editor:
+                with closing(ServedEditor(serving, keys, self._edit_turn, wait_s)) as editor:
                     yield editor
                 return
             # "A store has one writer": no node runs while this process has the lock.
             client = None if self._turns.is_held else self._take_client()
             if client is not None:
-                yield from self._through(client, keys)
+                yield from self._through(client, keys, wait_s)
                 return
             try:
                 # Threads share one turn for both ways: a batch that began through a node keeps
@@ -286,13 +286,13 @@ class OpenFolder:
             context = self._checked[owner] = editing_context(store, keys)
         return context
 
-    def _through(self, client: ControlClient, keys: OwnKeys) -> Iterator[Editor]:
+    def _through(self, client: ControlClient, keys: OwnKeys, wait_s: float) -> Iterator[Editor]:
         """Yield an editor of the running node."""
         try:
             self._check_can_sign()
             store = self.store()
             assert store is not None, "a node runs on it"
-            with closing(RemoteEditor(client, store, keys, self._edit_turn)) as editor:
+            with closing(RemoteEditor(client, store, keys, self._edit_turn, wait_s)) as editor:
                 yield editor
         except (OutcomeUnknown, PeerUnavailable, Timeout):
             client.close()

@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from datalattice.client.folder import Folder, take_turn
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store import FOLDER_VERSION, RealDisk, replace_file, wait_for_lock
 from datalattice.version import VERSION
@@ -91,6 +92,21 @@ def guard_folder(
 
     Raises: as `check_format`. StoreLocked: a command wrote all the time. StoreFull, StoreFailed.
     """
+    if check_format(folder, parts) == parts and (folder / FORMAT_FILE).exists():
+        return []
+    # Several processes may begin to use a folder at the same time: the first one records.
+    path = Folder(folder).edit_lock_path
+    turn = take_turn(str(path), _WRITER_WAIT_S, "process that records versions")
+    try:
+        return _raise_parts(folder, parts, migrations)
+    finally:
+        turn.release()
+
+
+def _raise_parts(
+    folder: Path, parts: Mapping[str, int], migrations: Sequence[Migration]
+) -> list[Migration]:
+    """Do the work of `guard_folder`; other processes wait."""
     found = check_format(folder, parts)
     steps = [one for one in migrations if found.get(one.part, 0) < one.version]
     if steps:
