@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -16,10 +17,14 @@ from typing import Any
 import pytest
 
 import datalattice
-from datalattice.client import Node
+from datalattice.actions import StopNode
+from datalattice.client import Node, openfolder
+from datalattice.client.openfolder import OpenFolder
+from datalattice.cursors import base, collector
+from datalattice.engine import lmdb
 from datalattice.errors import StoreLocked, UsageError
 from datalattice.store import CellStore
-from datalattice.testing.children import in_child
+from datalattice.testing.children import begin_child, in_child
 from datalattice.testing.folders import alone, running_node
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
@@ -184,8 +189,8 @@ def test_a_child_cannot_end_the_batch_of_its_parent(path: Path) -> None:
     with datalattice.open(path, wait=0.2) as node:
         log = node.queue("log")
 
-        def leave(error: type[BaseException] | None) -> None:
-            batch.__exit__(error, error and error(), None)
+        def leave(error: BaseException | None) -> None:
+            batch.__exit__(None if error is None else type(error), error, None)
 
         def go_on() -> list[object]:
             with pytest.raises(UsageError, match="before a fork"):
@@ -198,7 +203,7 @@ def test_a_child_cannot_end_the_batch_of_its_parent(path: Path) -> None:
         batch.__enter__()
         log.offer("batch")
         assert in_child(go_on) == ["a", "b"]
-        in_child(lambda: leave(KeyboardInterrupt))
+        in_child(lambda: leave(KeyboardInterrupt()))
         batch.__exit__(None, None, None)
         assert in_child(lambda: log.offer("child")) == 3
         assert list(log) == ["a", "b", "batch", "child"]
@@ -206,12 +211,13 @@ def test_a_child_cannot_end_the_batch_of_its_parent(path: Path) -> None:
 
 @pytest.mark.parametrize("durable", ["each", "sync"])
 def test_a_child_that_is_forked_in_a_write_cannot_end_it(path: Path, durable: str) -> None:
+    child = -1
+
     def change(count: int) -> int:
         nonlocal child
         child = os.fork()
         return count + 1
 
-    child = -1
     with datalattice.open(path, durable=durable) as node:
         shop = node.database("shop")
         shop["count"] = 1
@@ -242,7 +248,7 @@ def test_streams_of_the_parent_are_refused_and_go_on(path: Path) -> None:
             calls: list[Callable[[], object]] = [
                 lambda: next(follow),
                 follow.poll,
-                lambda: asyncio.run(anext(follow)),  # type: ignore[arg-type]
+                lambda: asyncio.run(anext(follow)),
                 lambda: next(robot),
                 lambda: robot.take(1),
                 robot.commit,
@@ -355,3 +361,181 @@ def held_by_a_thread(locks: list[Any]) -> AbstractContextManager[object]:
             thread.join(PATIENCE_S)
 
     return holding()
+
+
+@pytest.mark.parametrize("durable", ["each", "sync"])
+def test_locks_that_threads_hold_are_free_in_a_child(path: Path, durable: str) -> None:
+    with datalattice.open(path, durable=durable) as node:
+        log, shop = node.queue("log"), node.database("shop")
+        kept = shop["k7"]
+        log.offer("parent")
+        asyncio.run(node.run(node.sync))
+        data, store = node._data, node._data.store()
+        assert isinstance(data, OpenFolder)
+        assert isinstance(store, CellStore)
+        delayed = node._binding._delayed
+
+        def use() -> tuple[object, ...]:
+            offset = log.offer("child")
+            with log.follow(offset, wait=False) as own:
+                value = next(own).value
+            with datalattice.open(path) as other, other.batch():
+                other.database("shop").incr("children")
+            found = asyncio.run(node.run(kept["many"].__getitem__, 3))
+            node.close()
+            return value, found, shop_of(path)["children"]
+
+        with log.follow() as follow:
+            locks = [
+                data._lock,
+                data._turns._changed,
+                data._groups._lock,
+                data._edit_turn.threads._lock,
+                store._refresh_lock,
+                store._lending,
+                store._adopting,
+                store._cache._lock,
+                store._index._lock,
+                store._segments._lock,
+                store.history._lock,
+                follow._bell.flag._cond,  # type: ignore[attr-defined]
+                node._pool._shutdown_lock,  # type: ignore[union-attr]
+                openfolder._opening,
+                lmdb._shared_lock,
+                collector.collector_paused._lock,
+                base._swapping,
+                *([] if delayed is None else [delayed._changed]),
+            ]
+            with held_by_a_thread(locks):
+                result = begin_child(use)
+            assert result() == ("child", 7, 1)
+            log.offer("parent")
+            assert [next(follow).value for _ in range(5)][2:] == ["parent", "child", "parent"]
+
+
+def test_a_node_in_memory_is_copied() -> None:
+    with datalattice.open(":memory:") as node:
+        log, notes = node.queue("log"), node.store("notes", "kv")
+        notes["k"] = "parent"
+        log.offer("parent")
+
+        def use() -> tuple[object, ...]:
+            log.offer("child")
+            notes["k"] = "child"
+            return log[0], log[-1], notes["k"]
+
+        turn = node._data._threads  # type: ignore[attr-defined]
+        with held_by_a_thread([turn._lock, node._data._groups._lock]):  # type: ignore[attr-defined]
+            result = begin_child(use)
+        assert result() == ("parent", "child", "child")
+        assert (list(log), notes["k"]) == (["parent"], "parent")
+        with thread_of(lambda at: log.offer(f"thread {at}")):
+            for _ in range(5):
+                assert in_child(use)[1:] == ("child", "child")
+
+
+@contextmanager
+def living_child() -> Iterator[int]:
+    """Fork a child that does nothing until the end."""
+    child = os.fork()
+    if not child:
+        signal.pause()
+    try:
+        yield child
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+
+
+def test_a_child_keeps_no_socket_of_a_node_that_ends(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    with ExitStack() as stack:
+        with datalattice.serve(path) as node:
+            node.queue("log").offer("parent")
+            address = node.address
+            assert address is not None
+            port = int(address.rpartition(":")[2])
+            with socket.create_connection(("127.0.0.1", port)) as peer:
+                peer.settimeout(PATIENCE_S)
+                stack.enter_context(living_child())
+                assert in_child(lambda: node.queue("log").offer("child")) == 1
+                in_child(node.close)
+                stop = threading.Thread(target=node.ask, args=(StopNode(),))
+                stop.start()
+                while peer.recv(1_024):
+                    pass
+                stop.join(PATIENCE_S)
+        with datalattice.serve(path, port=port) as node:
+            assert list(node.queue("log")) == ["parent", "child"]
+
+
+def test_a_child_can_leave_the_context_of_a_served_node(tmp_path: Path) -> None:
+    context = datalattice.serve(tmp_path / "data")
+    node = context.__enter__()
+    node.queue("log").offer("parent")
+    in_child(lambda: context.__exit__(None, None, None))
+    assert node.queue("log").offer("parent") == 1
+    assert node.running is not None
+    context.__exit__(None, None, None)
+
+
+# --- the ends of children -----------------------------------------------------------------------
+
+ENDS = """
+import multiprocessing, os, sys
+import datalattice
+
+def work(log, name):
+    log.offer(name)
+
+node = datalattice.open(sys.argv[1], durable="sync")
+other = datalattice.open(sys.argv[1])
+log = other.queue("log")
+log.offer("parent")
+past = other.as_of("HEAD")
+robot = log.consumer("robot")
+assert next(robot).value == "a"
+pending = node.queue("pending")
+pending.offer("parent")
+
+context = multiprocessing.get_context("fork")
+with context.Pool(2) as pool:
+    pool.starmap(work, [(log, "child"), (log, "child")])
+process = context.Process(target=work, args=(log, "child"))
+process.start()
+process.join()
+assert process.exitcode == 0
+child = os.fork()
+if not child:
+    log.offer("child")
+    sys.exit()  # exit handlers run, and finalizers of all that the parent has open
+assert os.waitpid(child, 0)[1] == 0
+store = other._data.store()
+assert len(store.pins.leases()) == 1, store.pins.leases()
+assert robot.committed == {}, "a child committed"
+pending.offer("again")
+node.close()
+with datalattice.open(sys.argv[1]) as after:
+    assert list(after.queue("pending")) == ["parent", "again"], list(after.queue("pending"))
+    try:
+        after.queue("log").consumer("robot")
+    except datalattice.Unavailable:
+        pass
+    else:
+        raise AssertionError("a child released the name of its parent's consumer")
+other.close()
+"""
+
+
+@pytest.mark.processes
+def test_children_end_with_their_exit_handlers(path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", ENDS, str(path)],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=PATIENCE_S,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    with datalattice.open(path) as node:
+        assert list(node.queue("log")) == ["a", "b", "parent", *["child"] * 4]

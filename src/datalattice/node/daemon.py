@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, replace
 from pathlib import Path
+from selectors import BaseSelector
 from typing import Any, Final, NamedTuple, Protocol, Unpack
 
 from datalattice.actions import NodeEvent
@@ -45,6 +46,7 @@ from datalattice.client.settings import NodeConfig, changed_settings
 from datalattice.crypto import SystemEntropy
 from datalattice.cursors import EventRing
 from datalattice.errors import DataLatticeError, UsageError
+from datalattice.forking import begins_anew
 from datalattice.node.admission import FILES_RESERVED, allow_files
 from datalattice.node.control import ControlServer, NodeService, OfferedActions
 from datalattice.node.logs import log_event, logging_to, set_level
@@ -150,6 +152,7 @@ class Daemon:
         self._rereading = asyncio.Lock()
         self._has_hangup = hangup
         self._loop: asyncio.AbstractEventLoop | None = None
+        self._selector: BaseSelector | None = None
         self._stopping = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None  # the loop alone would not keep it
         self._signalled_s: float | None = None  # when the first signal to end arrived
@@ -163,6 +166,16 @@ class Daemon:
         """
         with logging_to(sys.stderr, self._config.log_level, self._config.log_format):
             asyncio.run(self.serve())
+
+    def begin_in_child(self) -> None:
+        """Give up the node's sockets in a forked child, where they would outlast the node."""
+        if self._selector is None:
+            return
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        # Replaced, not closed: objects in the child still name these descriptors.
+        for key in list((self._selector.get_map() or {}).values()):
+            os.dup2(null, key.fd, inheritable=False)
+        os.close(null)
 
     def stop(self) -> bool:
         """Have it end in order, from any thread; return False if it does not serve yet."""
@@ -183,6 +196,8 @@ class Daemon:
             log_event(logging.WARNING, "migrated", part=step.part, version=step.version)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_log_fault)
+        self._selector = getattr(loop, "_selector", None)  # asyncio has no public name for it
+        begins_anew(self)
         node = self._node
         await node.start()  # not `async with`: the owner may read while the fence is still closed
         if self._beside is not None:

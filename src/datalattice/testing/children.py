@@ -22,11 +22,19 @@ class ChildFailed(Exception):
     """The work of a child raised an error; the text has its class."""
 
 
-def in_child(work: Callable[[], Any], limit_s: float = CHILD_S) -> Any:
+def in_child(work: Callable[[], Any]) -> Any:
     """Fork, do `work` in the child, and return its result here. The child runs no exit handlers.
 
-    Raises: DataLatticeError: what `work` raised, as the same class. ChildFailed: another error.
-            AssertionError: the child did not end in `limit_s`, or ended without an answer.
+    Raises: as the function that `begin_child` returns.
+    """
+    return begin_child(work)()
+
+
+def begin_child(work: Callable[[], Any]) -> Callable[[], Any]:
+    """Fork, begin `work` in the child, and return a function that waits for its result.
+
+    It raises: DataLatticeError: what `work` raised, as the same class. ChildFailed: another error.
+               AssertionError: the child did not end in `CHILD_S`, or ended without an answer.
     """
     reader, writer = os.pipe()
     child = os.fork()
@@ -42,16 +50,18 @@ def in_child(work: Callable[[], Any], limit_s: float = CHILD_S) -> Any:
             os.write(writer, pickle.dumps(answer))
             os._exit(0)
     os.close(writer)
-    try:
-        # The pipe, not the child's end, is waited for: it has a time limit.
-        is_done = bool(select.select([reader], [], [], limit_s)[0])
-        data = os.read(reader, 1 << 16) if is_done else b""
-    finally:
-        os.close(reader)
-        if not is_done:
-            os.kill(child, signal.SIGKILL)
-        status = os.waitpid(child, 0)[1]
-    assert is_done, f"the child did not end in {limit_s:g} s"
+    return lambda: _result(child, reader)
+
+
+def _result(child: int, reader: int) -> Any:
+    # The pipe, not the child's end, is waited for: it has a time limit.
+    is_done = bool(select.select([reader], [], [], CHILD_S)[0])
+    data = os.read(reader, 1 << 16) if is_done else b""
+    os.close(reader)
+    if not is_done:
+        os.kill(child, signal.SIGKILL)
+    status = os.waitpid(child, 0)[1]
+    assert is_done, f"the child did not end in {CHILD_S:g} s"
     assert data, f"the child ended without an answer, with status {status}"
     is_right, found = pickle.loads(data)  # noqa: S301 - of our own child
     if is_right:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -24,6 +26,7 @@ from datalattice.client.upgrading import (
 from datalattice.crypto import KeyPair
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store import RealDisk, replace_file
+from datalattice.testing.children import begin_child
 from datalattice.version import VERSION
 
 NEXT = {**PARTS, "settings": PARTS["settings"] + 2}
@@ -140,6 +143,22 @@ os.fsync, os.rename, os.replace = dying(os.fsync), dying(os.rename), dying(os.re
 os.fdatasync = dying(os.fdatasync)
 guard_folder(Path(sys.argv[1]), NEXT, STEPS)
 """
+
+
+def test_processes_that_begin_a_folder_together_all_write(tmp_path: Path) -> None:
+    def offer(number: int) -> int:
+        os.read(reader, 1)
+        with datalattice.open(path) as node:
+            return node.queue("log").offer(number)
+
+    for trial in range(3):
+        path = tmp_path / f"{trial}"
+        reader, writer = os.pipe()
+        results = [begin_child(partial(offer, number)) for number in range(6)]
+        os.write(writer, b"!" * len(results))
+        assert sorted(result() for result in results) == list(range(6))
+        os.close(reader)
+        os.close(writer)
 
 
 @pytest.mark.processes

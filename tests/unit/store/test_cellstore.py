@@ -8,6 +8,7 @@ import gc
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import threading
@@ -35,7 +36,15 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.limits import CELL_BYTES_MAX
-from datalattice.store import PRIVATE_KEY, CellStore, Disk, DiskFile, RealDisk, announce_cells
+from datalattice.store import (
+    PRIVATE_KEY,
+    CellStore,
+    Disk,
+    DiskFile,
+    RealDisk,
+    announce_cells,
+    lockfile,
+)
 from datalattice.store.cellstore import PENDING_BYTES_MAX, UNSYNCED_PACKS_MAX
 from datalattice.store.kept.history import KEEP_NOTHING
 from datalattice.store.log.committer import CellBatch
@@ -115,6 +124,25 @@ os.kill(os.getpid(), signal.SIGKILL)
     subprocess.run([sys.executable, "-c", program, str(tmp_path)], check=False)
     with CellStore.open(tmp_path) as store:
         assert store.root() == 7
+
+
+@pytest.mark.parametrize("kind", ["lock", "lock_contents"])
+def test_a_lock_is_released_although_a_child_has_its_file(tmp_path: Path, kind: str) -> None:
+    path = tmp_path / "file"
+    path.touch()
+    take = getattr(RealDisk(), kind)
+    lock = take(str(path))
+    # As while another thread opens or closes the file: the child keeps its descriptor.
+    lockfile._held.discard(lock._fd)
+    child = os.fork()
+    if not child:
+        signal.pause()
+    try:
+        lock.release()
+        take(str(path)).release()
+    finally:
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
 
 
 def test_a_forked_child_does_not_keep_the_lock(tmp_path: Path) -> None:
