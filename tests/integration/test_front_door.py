@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 import multiprocessing
+import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 import time
+from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +24,8 @@ import pytest
 import datalattice
 from datalattice.client import Node
 from datalattice.errors import OutcomeUnknown, ReadOnly
-from datalattice.testing.folders import running_node
+from datalattice.testing.children import begin_child
+from datalattice.testing.folders import alone, running_node
 from datalattice.testing.processes import killing
 
 PATIENCE_S = 120.0
@@ -251,6 +256,64 @@ def test_nodes_start_and_stop_under_load(tmp_path: Path) -> None:
         assert len(set(log)) == shop.count("count") == log.size(), "each batch is whole"
         missing = set(range(log.size())) - set(offsets)
         assert {log[offset] for offset in missing} <= set(unknown), "none is lost"
+
+
+OVERTAKEN_MAX = 30
+"""Writes of one other process while a process waits for its turn: up to 12 on a busy machine."""
+
+
+@pytest.mark.processes
+@pytest.mark.parametrize("way", [alone, running_node])
+@pytest.mark.parametrize(
+    ("count", "is_beside_busy"), [(2, False), (4, False), (8, False), (1, True), (4, True)]
+)
+def test_processes_that_offer_to_one_queue_wait_for_few_writes(
+    tmp_path: Path, way: Any, count: int, is_beside_busy: bool
+) -> None:
+    path, each = tmp_path / "data", 96 // (count + is_beside_busy)
+    with datalattice.open(path) as node:
+        node.queue("log").offer("first")
+    begin, begun = os.pipe()
+    end, ended = os.pipe()
+    os.set_blocking(end, False)
+
+    def offer(name: str, is_over: Callable[[int], bool]) -> list[tuple[int, float, float]]:
+        """Offer until it is over; return offsets, and when each offer began and ended."""
+        made: list[tuple[int, float, float]] = []
+        with datalattice.open(path, wait=PATIENCE_S) as node:
+            log = node.queue("log")
+            os.read(begin, 1)
+            while not is_over(len(made)):
+                began_s = time.monotonic()
+                offset = log.offer(f"{name} {len(made)}")
+                made.append((offset, began_s, time.monotonic()))
+        return made
+
+    with way(path):
+        limits: list[tuple[str, Callable[[int], bool]]] = [
+            (f"w{number}", lambda made: made >= each) for number in range(count)
+        ]
+        if is_beside_busy:  # it never pauses, until the others have ended
+            limits.append(("busy", lambda _: bool(select.select([end], [], [], 0)[0])))
+        children = [begin_child(partial(offer, *limit)) for limit in limits]
+        os.write(begun, b"!" * len(children))
+        found = [child() for child in children[:count]]
+        os.write(ended, b"!")
+        found += [child() for child in children[count:]]
+    for descriptor in (begin, begun, end, ended):
+        os.close(descriptor)
+    assert sorted(offset for made in found for offset, _, _ in made) == list(
+        range(1, 1 + sum(map(len, found)))
+    ), "none lost, none given twice"
+    ends = [[ended_s for _, _, ended_s in made] for made in found]
+    overtaken = [
+        bisect_left(other, ended_s) - bisect_left(other, began_s)
+        for made in found
+        for _, began_s, ended_s in made
+        for other in ends
+        if other != [one_s for _, _, one_s in made]
+    ]
+    assert max(overtaken) <= OVERTAKEN_MAX
 
 
 def _offer_in_child(log: Any, name: str) -> None:

@@ -41,7 +41,7 @@ from datalattice.cells import (
     to_cell,
 )
 from datalattice.client.control import ControlClient, packed
-from datalattice.client.folder import OwnKeys, take_turn
+from datalattice.client.folder import TURN_POLL_MAX_S, TURN_POLL_S, OwnKeys
 from datalattice.client.opening import LOCK_WAIT_S, chosen_wait_s
 from datalattice.client.slots import Slot, changed_slots
 from datalattice.crypto import KeyPair
@@ -58,7 +58,7 @@ from datalattice.errors import (
 from datalattice.forking import begins_anew
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.protobuf import Message
-from datalattice.store import CellStore, Store
+from datalattice.store import CellStore, LockFile, RealDisk, Store, write_error
 from datalattice.store.kept import Lease
 
 T = TypeVar("T")
@@ -92,6 +92,9 @@ _WAITING_MAX: Final = 65_536
 Vector, so that memory does not grow with their number."""
 
 _REF: Final = b"\x20"  # the tag of a reference in an encoding
+
+TURN_SLOW_AFTER_S: Final = 2.0
+"""After this time the pause between two tries is `TURN_POLL_MAX_S`: an edit takes long."""
 
 EDIT: Final = "edit to end"
 """What a waiting edit waits for, in the text of its error."""
@@ -314,12 +317,19 @@ class EditTurn:
 
     They edit one after the other, so that quick edits do not starve a slow one. The node's own
     writes are detected when the slots are set.
+
+    A process that waits for the lock file holds a second one, `.turn`, and each takes that one
+    first. So one that edits without a pause lets the others edit too.
     """
 
     def __init__(self, path: Path) -> None:
+        """path: of the lock file."""
         self._path = path
         self.threads: Final = ThreadTurn()
         self._depth = 0
+        # Kept between edits: to open and close them takes ten times as long as to lock them.
+        self._lock: LockFile | None = None
+        self._line: LockFile | None = None
 
     @contextmanager
     def taken(self, wait_s: float) -> Iterator[None]:
@@ -329,14 +339,54 @@ class EditTurn:
         """
         with self.threads.held(wait_s, f"{EDIT} ({self._path})"):
             # Nested edits of one thread are one turn: the file lock is held once.
-            file = None if self._depth else take_turn(str(self._path), wait_s, EDIT)
+            if not self._depth:
+                self._take(wait_s)
             self._depth += 1
             try:
                 yield
             finally:
                 self._depth -= 1
-                if file is not None:
-                    file.release()
+                if self._lock is not None and not self._depth:
+                    self._lock.lend()
+
+    def _take(self, wait_s: float) -> None:
+        begun_s = time.monotonic()
+        is_next = False
+        try:
+            while True:
+                waited_s = time.monotonic() - begun_s
+                try:
+                    if not is_next:
+                        self._line = _taken(self._line, self._path.with_suffix(".turn"))
+                        is_next = True
+                    self._lock = _taken(self._lock, self._path)
+                    break
+                except StoreLocked:
+                    # Polled: waiting inside the system could not be limited to `wait_s`.
+                    if waited_s >= wait_s:
+                        raise StoreLocked(
+                            f"waited {wait_s:g} s in vain for another {EDIT} ({self._path})"
+                        ) from None
+                except OSError as error:
+                    raise write_error(error, self._path) from error
+                time.sleep(TURN_POLL_S if waited_s < TURN_SLOW_AFTER_S else TURN_POLL_MAX_S)
+        finally:
+            if is_next and self._line is not None:
+                self._line.lend()
+
+    def close(self) -> None:
+        """Close the lock files; the next edit opens them again."""
+        for lock in (self._lock, self._line):
+            if lock is not None:
+                lock.release()
+
+
+def _taken(lock: LockFile | None, path: Path) -> LockFile:
+    """Take a lock file, which is opened if it is not yet. Raises: StoreLocked: another has it."""
+    if lock is None:
+        return RealDisk().lock(str(path))
+    lock.retake()
+    return lock
 
 
 class AnswerLost(OutcomeUnknown):

@@ -5,6 +5,7 @@ DIR/keys/*.key      the private keys of owners it writes for; the commands write
 DIR/store/          the cells and the root
 DIR/node.toml       settings of the node
 DIR/edit.lock       held while a process edits through a running node, makes keys or migrates
+DIR/edit.turn       held by the process that edits next
 DIR/names.json      local names of owners (`client.owners`)
 DIR/name            the node's name, for people
 

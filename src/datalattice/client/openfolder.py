@@ -136,6 +136,7 @@ class OpenFolder:
         if reader is not None:
             reader.retire()
         self._turns.close()
+        self._edit_turn.close()
 
     # --- reading ---
 

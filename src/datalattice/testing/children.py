@@ -47,7 +47,8 @@ def begin_child(work: Callable[[], Any]) -> Callable[[], Any]:
         except BaseException as error:  # noqa: BLE001 - raised in the parent
             answer = False, f"{type(error).__name__}: {error}"
         finally:
-            os.write(writer, pickle.dumps(answer))
+            with os.fdopen(writer, "wb") as pipe:
+                pickle.dump(answer, pipe)
             os._exit(0)
     os.close(writer)
     return lambda: _result(child, reader)
@@ -55,8 +56,11 @@ def begin_child(work: Callable[[], Any]) -> Callable[[], Any]:
 
 def _result(child: int, reader: int) -> Any:
     # The pipe, not the child's end, is waited for: it has a time limit.
-    is_done = bool(select.select([reader], [], [], CHILD_S)[0])
-    data = os.read(reader, 1 << 16) if is_done else b""
+    data = b""
+    while is_done := bool(select.select([reader], [], [], CHILD_S)[0]):
+        if not (more := os.read(reader, 1 << 16)):
+            break
+        data += more
     os.close(reader)
     if not is_done:
         os.kill(child, signal.SIGKILL)

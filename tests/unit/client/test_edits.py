@@ -27,7 +27,17 @@ from datalattice.cells import (
     to_python,
     value_hash,
 )
-from datalattice.client import Folder, OpenFolder, connect, edit, editing, edits, reading, write_key
+from datalattice.client import (
+    Folder,
+    OpenFolder,
+    connect,
+    edit,
+    editing,
+    edits,
+    reading,
+    take_turn,
+    write_key,
+)
 from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -321,7 +331,7 @@ def test_an_edit_beside_a_node_waits_for_another_one(
 
 def test_a_lock_of_editors_that_cannot_be_made_is_said(tmp_path: Path) -> None:
     with pytest.raises(StoreFailed, match=r"gone/lock: cannot be written \(No such file"):
-        edits.take_turn(str(tmp_path / "gone" / "lock"), 0, "edit to end")
+        take_turn(str(tmp_path / "gone" / "lock"), 0, "edit to end")
 
 
 def test_a_node_whose_disk_is_full_keeps_the_edit(

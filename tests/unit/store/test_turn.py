@@ -22,7 +22,7 @@ from datalattice.testing.processes import killing
 PATIENCE_S = 50.0
 
 WRITER = """
-import sys, time
+import sys
 from functools import partial
 from datalattice.cells import Vector
 from datalattice.store import CellStore, WriteTurn
@@ -31,16 +31,12 @@ path, name, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
 turn = WriteTurn(partial(CellStore.open, path, wait_s=100))
 print("ready", flush=True)
 sys.stdin.readline()
-longest = 0.0
 for number in range(count):
-    begun = time.monotonic()
     with turn.write(30) as store:
         root = store.root()
         offset = len(root)
         store.commit(root.append(f"{name} {number}".ljust(200)))
-    longest = max(longest, time.monotonic() - begun)
     print(offset, flush=True)
-print(f"longest {longest:.3f}", flush=True)
 turn.close()
 """
 
@@ -168,10 +164,8 @@ def test_processes_append_to_one_vector(path: Path, count: int, ending: ExitStac
         writer.stdin.flush()
     lines = [writer.communicate(timeout=PATIENCE_S)[0].split("\n") for writer in writers]
     assert [writer.returncode for writer in writers] == [0] * count
-    offsets = [int(line) for out in lines for line in out[:-2]]
+    offsets = [int(line) for out in lines for line in out[:-1]]
     assert sorted(offsets) == list(range(count * each)), "none lost, none given twice"
-    longest = max(float(out[-2].split()[1]) for out in lines)
-    assert longest < PATIENCE_S / 2, "0.05 s with two, 0.23 s with eight, where all is well"
     found = texts(path)
     for number in range(count):
         own = [text for text in found if text.startswith(f"w{number} ")]
