@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import multiprocessing
 import os
@@ -14,18 +15,23 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import datalattice
+from datalattice.actions import StopNode
 from datalattice.client import Node
-from datalattice.errors import OutcomeUnknown, ReadOnly
+from datalattice.client.settings import NodeConfig
+from datalattice.errors import OutcomeUnknown, PeerUnavailable, ReadOnly, Timeout
+from datalattice.node import Daemon
 from datalattice.testing.children import begin_child
 from datalattice.testing.folders import alone, running_node
+from datalattice.testing.polling import until
 from datalattice.testing.processes import killing
 
 PATIENCE_S = 120.0
@@ -218,6 +224,104 @@ def test_a_node_that_is_killed_leaves_each_write_decided(tmp_path: Path) -> None
     assert not unknown, "one writer: looking decides each of its writes"
 
 
+def killed_at_sync(number: int, work: Callable[[], object]) -> int:
+    """Do `work` in a child that is killed before its sync `number`; return the child's id."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            syncs = count(1)
+
+            def before(sync: Callable[[int], None], descriptor: int) -> None:
+                if next(syncs) == number:
+                    os.kill(os.getpid(), signal.SIGKILL)
+                sync(descriptor)
+
+            os.fsync = partial(before, os.fsync)
+            os.fdatasync = partial(before, os.fdatasync)
+            work()
+            code = 0
+        finally:
+            os._exit(code)
+    return child
+
+
+SYNCS_MAX = 100
+
+
+def test_a_writer_that_is_killed_between_any_two_syncs_loses_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    known: dict[int, str] = {}
+    for number in range(1, SYNCS_MAX):
+        reader, writer = os.pipe()
+
+        def write(number: int = number, writer: int = writer) -> None:
+            with datalattice.open(path) as node:
+                for at in range(3):
+                    value = f"{number} {at}"
+                    os.write(writer, f"{node.queue('log').offer(value)} {value}\n".encode())
+
+        child = killed_at_sync(number, write)
+        os.close(writer)
+        with os.fdopen(reader) as lines:
+            known |= {
+                int(at): rest.rstrip() for at, _, rest in (one.partition(" ") for one in lines)
+            }
+        status = os.waitpid(child, 0)[1]
+        with datalattice.open(path) as node:
+            log = node.queue("log")
+            known[log.offer(f"own {number}")] = f"own {number}"
+            found = list(log)
+        assert {at: found[at] for at in known} == known
+        assert len(set(found)) == len(found), "nothing is there twice"
+        if not status:
+            assert number > 5, "the kills came between its syncs"
+            return
+        assert os.WTERMSIG(status) == signal.SIGKILL
+    pytest.fail("each writer was killed")
+
+
+def test_a_node_that_is_killed_between_any_two_syncs_leaves_each_write_decided(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "data"
+    decided: dict[int, str] = {}
+
+    def serve() -> None:
+        with datalattice.open(path) as own:
+            keys = own._binding.keys
+        assert keys is not None
+        asyncio.run(Daemon(path, NodeConfig(port=0), key_pair=keys.identity).serve())
+
+    with datalattice.open(path) as node:
+        log = node.queue("log")
+        decided[log.offer("first")] = "first"
+        for number in range(1, SYNCS_MAX):
+            child = killed_at_sync(number, serve)
+            end: list[int] = []
+
+            def ended(child: int = child, end: list[int] = end) -> bool:
+                if not end:
+                    found, status = os.waitpid(child, os.WNOHANG)
+                    end.extend([status] if found else [])
+                return bool(end)
+
+            until(lambda ended=ended: ended() or node.running is not None)
+            for at in range(3):
+                decided[log.offer(f"{number} {at}")] = f"{number} {at}"
+            with suppress(PeerUnavailable, Timeout):  # it was killed
+                node.ask(StopNode())
+            until(ended)
+            found = list(log)
+            assert {at: found[at] for at in decided} == decided
+            assert len(set(found)) == len(found), "nothing is there twice"
+            if not end[0]:
+                assert number > 5, "the kills came between its syncs"
+                return
+            assert os.WTERMSIG(end[0]) == signal.SIGKILL
+    pytest.fail("each node was killed")
+
+
 @pytest.mark.processes
 def test_nodes_start_and_stop_under_load(tmp_path: Path) -> None:
     path = tmp_path / "data"
@@ -242,7 +346,7 @@ def test_nodes_start_and_stop_under_load(tmp_path: Path) -> None:
         with ThreadPoolExecutor(2) as threads, ExitStack() as ending:
             ending.callback(is_over.set)
             loads = [threads.submit(load, name) for name in "ab"]
-            for _ in range(5):
+            for _ in range(20):
                 with running_node(path):
                     size = log.size()
                     ends_s = time.monotonic() + PATIENCE_S
