@@ -13,7 +13,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from contextlib import nullcontext
 from pathlib import Path
+from subprocess import PIPE
 
 from figures import Row, row
 
@@ -112,6 +114,43 @@ def follow_rows(folder: Path, count: int) -> Iterator[Row]:
     yield row("door-follow-p99", parts[98], "ms")
 
 
+WRITER = """
+import sys, time, datalattice
+with datalattice.open(sys.argv[1]) as node:
+    log, longest = node.queue("shared"), 0.0
+    print("ready", flush=True)
+    sys.stdin.readline()
+    for number in range(int(sys.argv[2])):
+        begin = time.monotonic()
+        log.offer(number)
+        longest = max(longest, time.monotonic() - begin)
+    print(longest, flush=True)
+"""
+
+WRITERS = 8
+
+
+def wait_rows(folder: Path, count: int) -> Iterator[Row]:
+    """Yield the longest time that one of several processes took for a write to one queue."""
+    datalattice.open(folder).close()
+    for name, node in (("door-wait", nullcontext()), ("door-wait-node", datalattice.serve(folder))):
+        with node:
+            command = [sys.executable, "-c", WRITER, str(folder), str(count)]
+            writers = [
+                subprocess.Popen(command, stdin=PIPE, stdout=PIPE, text=True)
+                for _ in range(WRITERS)
+            ]
+            for writer in writers:
+                assert writer.stdout is not None
+                writer.stdout.readline()
+            for writer in writers:
+                assert writer.stdin is not None
+                writer.stdin.write("go\n")
+                writer.stdin.flush()
+            longest = max(float(writer.communicate()[0]) for writer in writers)
+        yield row(name, longest * 1e3, "ms")
+
+
 def import_rows(runs: int) -> Iterator[Row]:
     """Yield the processor time of importing the package and opening a node."""
     command = [sys.executable, "-c", IMPORTS]
@@ -133,4 +172,5 @@ def rows(quick: bool) -> Iterator[Row]:
     with tempfile.TemporaryDirectory() as folder:
         yield from handle_rows(Path(folder), runs, count)
         yield from follow_rows(Path(folder, "followed"), count)
+        yield from wait_rows(Path(folder, "shared"), count)
     yield from import_rows(runs)

@@ -249,6 +249,10 @@ def killed_at_sync(number: int, work: Callable[[], object]) -> int:
 SYNCS_MAX = 100
 
 
+def ended_or_serves(ended: Callable[[], bool], node: Node) -> bool:
+    return ended() or node.running is not None
+
+
 def test_a_writer_that_is_killed_between_any_two_syncs_loses_nothing(tmp_path: Path) -> None:
     path = tmp_path / "data"
     known: dict[int, str] = {}
@@ -306,7 +310,7 @@ def test_a_node_that_is_killed_between_any_two_syncs_leaves_each_write_decided(
                     end.extend([status] if found else [])
                 return bool(end)
 
-            until(lambda ended=ended: ended() or node.running is not None)
+            until(partial(ended_or_serves, ended, node))
             for at in range(3):
                 decided[log.offer(f"{number} {at}")] = f"{number} {at}"
             with suppress(PeerUnavailable, Timeout):  # it was killed
