@@ -20,9 +20,11 @@ from datalattice.actions import (
     ListTopics,
     OfferRecords,
     PutFile,
+    ReadFile,
     with_resume,
 )
 from datalattice.api.grpc import GrpcLimits
+from datalattice.apps.dlfs import Drive, Stat
 from datalattice.client import Node
 from datalattice.client.grpc import GrpcClient
 from datalattice.client.rest import RestClient
@@ -113,6 +115,33 @@ def test_a_file_of_any_length_goes_there_and_back(size: int, client: Any, node: 
     assert b"".join(one.data for one in pieces) == data
     assert all(one.size == size and one.hash == info.hash for one in pieces)
     assert all(len(one.data) <= CHUNK_BYTES_MAX for one in pieces)
+
+
+@pytest.mark.parametrize("request_of", [ReadFile, GetFile])
+def test_a_read_has_one_version_whatever_is_written_meanwhile(
+    request_of: type[ReadFile | GetFile], client: Any, node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drive = node.drive("d")
+    drive.write("/f", b"before")
+    before = drive.stat("/f")
+    stat = Drive.stat
+
+    def stat_and_write(self: Drive, path: str) -> Stat:
+        found = stat(self, path)
+        monkeypatch.undo()
+        drive.write("/f", b"written meanwhile")
+        return found
+
+    monkeypatch.setattr(Drive, "stat", stat_and_write)
+    request = request_of(drive="d", path="/f")
+    if isinstance(request, GetFile) and isinstance(client, RestClient):
+        # It asks for the status before the pieces, which are refused rather than mixed in.
+        with pytest.raises(Conflict, match=before.hash.hex()):
+            taken(client, request)
+        return
+    pieces = taken(client, request) if isinstance(request, GetFile) else [client.call(request)]
+    assert [(one.data, one.size, one.hash) for one in pieces] == [(b"before", 6, before.hash)]
+    assert drive.read("/f") == b"written meanwhile"
 
 
 def test_a_part_of_a_file(client: Any) -> None:

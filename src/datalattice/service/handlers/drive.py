@@ -33,12 +33,17 @@ def _drive(call: ServiceCall, name: str, owner: str) -> Drive:
     return call.node.drive(name, owner=call.owner(owner))
 
 
-def _present(call: ServiceCall, name: str, owner: str) -> Drive:
+def _existing(call: ServiceCall, name: str, owner: str) -> Drive:
     """Return a drive, which must exist: a handle of an absent one would read as empty."""
     drive = _drive(call, name, owner)
     if drive.cursor.get() is None:
         raise NoSuchPath(f"there is no drive {name!r:.80}")
     return drive
+
+
+def _present(call: ServiceCall, name: str, owner: str) -> Drive:
+    """Return a drive as it is now, whatever is written while it is read. Raises: NoSuchPath."""
+    return _existing(call, name, owner).clone()
 
 
 def _info(stat: Stat) -> actions.FileInfo:
@@ -79,7 +84,7 @@ def list_directory(call: ServiceCall, request: actions.ListDirectory) -> actions
 def read_file(call: ServiceCall, request: actions.ReadFile) -> actions.FilePiece:
     """Return a piece of a file."""
     count = page(request.count, actions.PIECE_BYTES_MAX)
-    drive = _drive(call, request.drive, request.owner)
+    drive = _present(call, request.drive, request.owner)
     stat = drive.stat(request.path)
     _check_version(stat, request.hash)
     data = drive.read(request.path, request.start, request.start + count)
@@ -173,7 +178,6 @@ def get_file(call: ServiceCall, request: actions.GetFile) -> Streamed[actions.Fi
     """Return a file in pieces."""
     owner = call.owner(request.owner)
     drive = _present(call, request.drive, request.owner)
-    # The content is immutable: the pieces are of one version, whatever is written meanwhile.
     stat, content = drive.stat(request.path), drive.content(request.path)
     _check_version(stat, request.hash)
     name = stream_name(
@@ -307,7 +311,7 @@ def set_properties(call: ServiceCall, request: actions.SetProperties) -> actions
     changes: dict[str, str | None] = dict.fromkeys(request.remove)
     changes |= {one.name: one.value for one in request.set}
     with _writing(call, request, Touched(split_path(path))):
-        drive = _present(call, request.drive, request.owner)
+        drive = _existing(call, request.drive, request.owner)
         drive.set_properties(path, changes)
     return _info(drive.stat(path))
 
