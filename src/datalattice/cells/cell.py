@@ -467,6 +467,8 @@ def put_kids(out: BytesWriter, kids: list[object], start: i64, stop: i64, depth:
 
 def hash_kids(kids: list[object], start: i64, stop: i64, depth: int) -> None:
     """Hash the kids that are too long to be embedded together: see `sha3_256_many`."""
+    if stop - start < 2:
+        return
     places: list[i64] = []
     encodings: list[bytes] = []
     for place in range(start, stop):

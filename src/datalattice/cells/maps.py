@@ -33,6 +33,33 @@ from datalattice.limits import EMBEDDED_BYTES_MAX, MAP_LEAF_MAX
 NAMES_KNOWN_MAX: Final = 4_096
 """Most names whose hash and encoding are cached while many maps are built."""
 
+KEY_CACHED_MAX: Final = 40
+"""Longest text or bytes whose hash is cached when it is looked up in a small map."""
+
+_key_hashes: Final[dict[object, bytes]] = {}
+"""The hashes of keys that were looked up in small maps: paths and records have the same few."""
+
+
+def _key_hash(map: Trie, key: Value) -> bytes:
+    """Return the hash of a key that is looked up in a map."""
+    if map._count > MAP_LEAF_MAX or not _is_cached(key):
+        return value_hash(key)
+    found = _key_hashes.get(key)
+    if found is None:
+        found = sha3_256(encode(key))
+        if len(_key_hashes) >= NAMES_KNOWN_MAX:
+            _key_hashes.clear()
+        _key_hashes[key] = found
+    return found
+
+
+def _is_cached(key: Value) -> bool:
+    kind = type(key)
+    if isinstance(key, (str, bytes)):
+        return (kind is str or kind is bytes) and len(key) <= KEY_CACHED_MAX
+    # The type decides: a bool and a float may equal an integer in Python.
+    return isinstance(key, int) and kind is int and 0 <= key < NAMES_KNOWN_MAX
+
 
 class Map(Trie):
     """An immutable mapping, iterated in the order of its keys' hashes.
@@ -61,11 +88,11 @@ class Map(Trie):
 
     def get(self, key: object, default: Value = None) -> Value:
         """Return the value under `key`, or `default`."""
-        leaf, at = self._find(value_hash(to_value(key)))
+        leaf, at = self._find(_key_hash(self, to_value(key)))
         return default if leaf is None else deref(leaf._value(at))
 
     def __getitem__(self, key: object) -> Value:
-        leaf, at = self._find(value_hash(to_value(key)))
+        leaf, at = self._find(_key_hash(self, to_value(key)))
         if leaf is None:
             raise KeyError(key)
         return deref(leaf._value(at))
@@ -78,7 +105,7 @@ class Map(Trie):
             self._settle()
             # "Keys of Maps and elements of Sets are compared and ordered by it" (docs/cells.md
             # "Hashes"): the SHA3-256 of the encoding.
-            made = put_entry(self, sha3_256(encode(key)), key, value, 0)
+            made = put_entry(self, _key_hash(self, key), key, value, 0)
         assert isinstance(made, Map)
         return made
 

@@ -225,6 +225,8 @@ class OpenCells:
         is_open = isinstance(made, Cell) and self._keep_kids(cell, made)
         if is_open and isinstance(made, Index) and isinstance(cell, Index):
             made._sample = cell._sample  # else the next put reads one from far below
+        elif is_open and isinstance(made, Map) and isinstance(cell, Map):
+            made._hashes = cell._hashes  # else the next look-up hashes the keys again
         return made
 
 

@@ -35,7 +35,7 @@ from datalattice.cells import (
 )
 from datalattice.errors import DataLatticeError, UnsupportedOperation
 from datalattice.forking import freed_in_child
-from datalattice.lattice import Lattice, assoc_in, get_in
+from datalattice.lattice import Lattice, assoc_in, get_in, values_along
 from datalattice.limits import HASH_BYTES
 
 ChangeFunction = Callable[[Value], Value]
@@ -385,14 +385,15 @@ class PathCursor(Cursor):
 
         def rebuild(whole: Value) -> Value:
             nonlocal before, after
-            before = get_in(whole, self._keys)
+            along = values_along(whole, self._keys)
+            before = along[-1]
             after = change(before)
             if after is KEEP:
                 after = before
                 return KEEP
             # The lattice says which container to create for a missing step; without one it is an
             # error.
-            return assoc_in(whole, self._keys, after, self._lattice)
+            return assoc_in(whole, self._keys, after, self._lattice, along)
 
         self._base._apply(rebuild, is_checked=is_checked)
         return before, after

@@ -119,6 +119,7 @@ from datalattice.lattice.paths import (
     get_in as get_in,
     select as select,
     value_below as value_below,
+    values_along as values_along,
 )
 from datalattice.lattice.regions import (
     DATA_KEY as DATA_KEY,

@@ -48,6 +48,18 @@ def get_in(value: Value, keys: Sequence[Value]) -> Value:
     return value
 
 
+def values_along(value: Value, keys: Sequence[Value]) -> list[Value]:
+    """Return `value` and, for each key, the value there, None once a step leads nowhere.
+
+    The last one is what `get_in` returns; `assoc_in` takes them all, and reads none again.
+    """
+    found = [value]
+    for key in keys:
+        value = None if value is None else value_below(value, key)
+        found.append(value)
+    return found
+
+
 def value_below(container: Value, key: Value) -> Value:
     """Return the value one key further, None if it is missing or not possible."""
     if isinstance(container, Index):
@@ -119,12 +131,17 @@ def checked_path(lattice: Lattice, path: Sequence[object]) -> tuple[Value, ...]:
 
 
 def assoc_in(
-    value: Value, keys: Sequence[Value], new: Value, lattice: Lattice | None = None
+    value: Value,
+    keys: Sequence[Value],
+    new: Value,
+    lattice: Lattice | None = None,
+    along: Sequence[Value] = (),
 ) -> Value:
     """Return `value` with `new` at the end of `keys`; with no keys, `new`.
 
     Missing containers on the way become their lattice's zero. If `new` is already there, the result
     is `value` itself.
+    along:  `values_along(value, keys)` if the caller has it.
     Raises: NoSuchPath: a container is missing and no lattice defines it. TypeMismatch: a step leads
             through something other than a container, or a key does not fit one.
     """
@@ -146,7 +163,11 @@ def assoc_in(
         key = given if lattice is None else lattice.canonical_key(given)
         containers.append(current)
         places.append(key)
-        current = value_below(current, key)
+        # A container that was created here, or another form of the key, was not read before.
+        if along and key is given and current is along[depth]:
+            current = along[depth + 1]
+        else:
+            current = value_below(current, key)
         lattice = None if lattice is None else lattice.child(key)
     result = new
     # From the innermost container outwards: each is rebuilt around the one below.

@@ -195,6 +195,24 @@ def test_a_map_told_apart_what_python_takes_for_one_key() -> None:
     assert len(Set.of([True, 1, 1.0, 0.0, -0.0])) == 5
 
 
+def test_keys_stay_apart_however_often_they_are_looked_up() -> None:
+    made = Map.of([(1, "integer"), ("1", "text"), (b"1", "blob"), (10**6, "many")])
+    for number in range(5_000):  # more than are cached
+        assert EMPTY_MAP.put(f"name {number}", number)[f"name {number}"] == number
+        assert f"name {number}" not in made
+    for _ in range(2):
+        assert [made.get(key) for key in (True, 1.0, 1, "1", b"1", 10**6)] == [
+            None,
+            None,
+            "integer",
+            "text",
+            "blob",
+            "many",
+        ]
+        assert made.put(True, "flag")[1] == "integer"
+        assert len(made.put(1.0, "double").put("1" * 41, "long")) == 6
+
+
 def test_a_nil_value_is_present_and_an_absent_key_is_not() -> None:
     made = EMPTY_MAP.put("a", None)
     assert "a" in made

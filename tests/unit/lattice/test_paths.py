@@ -38,6 +38,7 @@ from datalattice.lattice import (
     select,
     to_json_key,
     value_below,
+    values_along,
 )
 
 TREE = Map.of([("m", to_cell({"x": 1})), ("v", to_cell([10, 20]))])
@@ -65,6 +66,23 @@ def test_steps_go_through_every_kind_of_structure() -> None:
 )
 def test_a_step_that_cannot_be_made_gives_nil(keys: list[Value]) -> None:
     assert get_in(TREE, keys) is None
+
+
+@pytest.mark.parametrize("keys", [[], ["m"], ["m", "x"], ["m", "y", 1], ["v", 2], ["new", "x"]])
+def test_a_write_takes_the_values_that_were_read_on_the_way(keys: list[Value]) -> None:
+    along = values_along(TREE, keys)
+    assert len(along) == len(keys) + 1
+    assert [get_in(TREE, keys[:depth]) for depth in range(len(along))] == along
+    lattice = MapLattice(MapLattice(MapLattice(MaxLattice())))
+    assert same(assoc_in(TREE, keys, 7, lattice, along), assoc_in(TREE, keys, 7, lattice))
+
+
+def test_a_key_in_another_form_is_read_again_under_its_canonical_one() -> None:
+    lattice = KeyedLattice({Keyword("data"): MapLattice(MaxLattice())})
+    value = Index.of([(Keyword("data"), Map.of([("a", 1)]))])
+    along = values_along(value, ["data", "a"])
+    made = assoc_in(value, ["data", "a"], 2, lattice, along)
+    assert same(made, Index.of([(Keyword("data"), Map.of([("a", 2)]))]))
 
 
 @pytest.mark.parametrize("key", [5, None, 2.5, Set.of([])], ids=repr)
