@@ -55,6 +55,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "store/log/committer.py",
     "store/log/hashindex.py",
     "store/log/logend.py",
+    "store/log/logstate.py",
     "store/log/packing.py",
     "store/log/removed.py",
     "store/reader.py",

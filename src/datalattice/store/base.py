@@ -8,7 +8,6 @@ from __future__ import annotations
 import threading
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Final, Self, overload
 
 from mypy_extensions import mypyc_attr
@@ -71,16 +70,18 @@ PRIVATE_KEY: Final = Keyword("local")
 """The root's entry for data that its node keeps to itself. It is not announced by default."""
 
 
-@dataclass(frozen=True, slots=True)
 class Commit:
-    """The result of a commit, which is durable."""
+    """The result of a commit, which is durable. A class compiles better than a data class."""
 
-    root_hash: bytes
-    """Hash of the root now."""
-    novelty: list[EncodedCell]
-    """(hash, encoding, value) of those of its cells that were not loaded from this store."""
-    sequence: int
-    """Number of the pack with the root; grows with every commit that wrote something."""
+    __slots__ = ("novelty", "root_hash", "sequence")
+
+    def __init__(self, root_hash: bytes, novelty: list[EncodedCell], sequence: int) -> None:
+        self.root_hash: Final = root_hash
+        """Hash of the root now."""
+        self.novelty: Final = novelty
+        """(hash, encoding, value) of those of its cells that were not loaded from this store."""
+        self.sequence: Final = sequence
+        """Number of the pack with the root; grows with every commit that wrote something."""
 
 
 def check_cells(cells: Iterable[tuple[bytes, bytes]]) -> dict[bytes, bytes]:
@@ -256,7 +257,8 @@ class Store(CellSink):
         self._open_cells = OpenCells(self)
         self._adopting = freed_in_child(threading.Lock())
         # Bounded: a clock that jumps far into the future would end every pin and lease.
-        self.clock: Clock = BoundedClock(clock or SystemClock())
+        bounded = clock if isinstance(clock, BoundedClock) else BoundedClock(clock or SystemClock())
+        self.clock: Clock = bounded
         """The time of history entries, and of the ends of pins and leases."""
         self.history = History(now_ms=self.clock.now_ms)
         """The roots of this store and their times."""

@@ -66,6 +66,7 @@ from datalattice.store.log.freespace import SPARE_BYTES, FreeSpace
 from datalattice.store.log.hashindex import NOWHERE, RECENT_ENTRIES_MAX, STAGED
 from datalattice.store.log.locking import wait_for_lock
 from datalattice.store.log.logend import write_loss
+from datalattice.store.log.logstate import Pack
 from datalattice.store.log.opening import (
     OpenLog,
     OpenSettings,
@@ -75,7 +76,6 @@ from datalattice.store.log.opening import (
     with_readable_index,
 )
 from datalattice.store.log.packing import CELL_ENTRY_BYTES, LogSpan, seed_of
-from datalattice.store.log.recovery import Pack
 from datalattice.store.log.reopening import is_as_released, note_released, open_again
 from datalattice.store.log.segments import PACK_BYTES_MAX, SEGMENT_BYTES, SegmentWriter
 from datalattice.store.log.stagedspans import StagedSpans
@@ -447,7 +447,7 @@ class CellStore(StoreReader):
         """
         if self._spans.is_waiting:
             self._write(committer, NO_CELLS, [], None)  # then the log has all cells of these values
-        known = [hash for hash, _, _ in shown if hash in self._spans]
+        known = [hash for hash, _, _ in shown if hash in self._spans] if self._spans else []
         if known:
             is_all = shown is tops
             tops = [part for part in tops if part[0] not in known]
@@ -577,7 +577,8 @@ class CellStore(StoreReader):
         pending = self._pending
         staged = CellBatch(list(pending), list(pending.values()))
         written = committer.write(cells, staged, promoted, root, spans)
-        self._spans.written(committer.newest, len(pending))
+        if self._spans.is_waiting:
+            self._spans.written(committer.newest, len(pending))
         # `_published` removes them from `_writing`.
         self._writing.update(pending)
         self._pending = {}

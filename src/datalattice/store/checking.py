@@ -28,9 +28,10 @@ from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.store.base import announced_tops
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.hashindex import BEGINNING, STAGED
+from datalattice.store.log.logstate import Pack
 from datalattice.store.log.opening import OpenLog
 from datalattice.store.log.packing import locate
-from datalattice.store.log.recovery import Gap, LogReader, Pack
+from datalattice.store.log.recovery import Gap, LogReader
 from datalattice.store.log.removed import NOTHING_REMOVED, LocationSet, RemovedFilter, RemovedRecord
 from datalattice.store.log.segments import (
     ROOM_BYTES,

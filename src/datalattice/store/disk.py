@@ -197,9 +197,11 @@ class RealFile:
         return data
 
     def write(self, offset: int, data: bytes) -> None:
-        self._wait()
+        if self._begun is not None:
+            self._wait()
         self._write(offset, data)
-        self._write_ahead(offset, len(data))
+        if len(data) >= AHEAD_BYTES:
+            self._write_ahead(offset, len(data))
 
     def _write(self, offset: int, data: bytes) -> None:
         done = os.pwrite(self._fd, data, offset)

@@ -38,8 +38,9 @@ from datalattice.store.kept import KEEP_NOTHING, LEASE_SECONDS_MAX, pins
 from datalattice.store.kept.pins import PINS_LOCK
 from datalattice.store.log import committer, removed as removed_module
 from datalattice.store.log.hashindex import BEGINNING, STAGED, TABLES, HashIndex, LogPosition
+from datalattice.store.log.logstate import LogState, Pack
 from datalattice.store.log.packing import FLAG_PART, locate
-from datalattice.store.log.recovery import LogReader, LogState, Pack
+from datalattice.store.log.recovery import LogReader
 from datalattice.store.log.removed import DroppedRun, LocationSet, RemovedFilter, RemovedRecord
 from datalattice.testing.clocks import StoppedClock
 

@@ -21,8 +21,9 @@ from datalattice.store.gc.marking import (
     damage_error,
 )
 from datalattice.store.log.hashindex import LogPosition
+from datalattice.store.log.logstate import Pack
 from datalattice.store.log.packing import upper_bits
-from datalattice.store.log.recovery import Gap, LogReader, Pack
+from datalattice.store.log.recovery import Gap, LogReader
 from datalattice.store.log.removed import (
     GARBAGE_FILE,
     NOTHING_REMOVED,

@@ -355,7 +355,9 @@ class FolderHistory(History):
     def _append(self) -> None:
         assert self._file is not None
         # Without a sync: a power failure may lose the last entries, which is accepted.
-        data = _slots(self._moments(-self._fresh))
+        first = len(self._roots) - self._fresh
+        slots = map(_slot, self._times[first:], self._roots[first:])
+        data = b"".join(slots)
         self._file.write(self._offset, data)
         self._offset += len(data)
         self._fresh = 0

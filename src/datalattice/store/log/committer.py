@@ -17,13 +17,14 @@ import contextlib
 import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Final, NamedTuple
+from typing import Final
 
 from datalattice.errors import ReadOnly, StoreError, StoreFailed, StoreFull, UsageError
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.disk import write_error
 from datalattice.store.log.hashindex import HashIndex, LogPosition
 from datalattice.store.log.logend import EndRecord, LogEnd
+from datalattice.store.log.logstate import LogState, Pack
 from datalattice.store.log.packing import (
     CELL_ENTRY_BYTES,
     FLAG_PART,
@@ -37,7 +38,6 @@ from datalattice.store.log.packing import (
     pack_length,
     trailer_of,
 )
-from datalattice.store.log.recovery import LogState, Pack
 from datalattice.store.log.segments import PACK_BYTES_MAX, SegmentWriter
 
 LOCK_RELEASED: Final = "the store has released its lock; acquire it again before writing"
@@ -64,21 +64,29 @@ class CellBatch:
         Raises: UsageError: an encoding is longer than a cell may be.
         """
         # A location has 14 bits for the length, so a longer cell could not be found again.
-        longest = max(map(len, self.encodings), default=0)
-        if longest > CELL_BYTES_MAX:
-            raise UsageError(f"a cell has at most {CELL_BYTES_MAX} bytes, got one of {longest}")
+        for encoding in self.encodings:
+            if len(encoding) > CELL_BYTES_MAX:
+                raise UsageError(
+                    f"a cell has at most {CELL_BYTES_MAX} bytes, got one of {len(encoding)}"
+                )
 
 
 NO_CELLS: Final = CellBatch([], [])
 
 
-class CommittedPack(NamedTuple):
-    """The packs that a call has written, for `make_durable`."""
+class CommittedPack:
+    """The packs that a call has written, for `make_durable`.
 
-    sequence: int
-    """Number of the last pack."""
-    epoch: int
-    """How often the committer was restarted; a restart discards packs that are not durable."""
+    A class compiles better than a NamedTuple.
+    """
+
+    __slots__ = ("epoch", "sequence")
+
+    def __init__(self, sequence: int, epoch: int) -> None:
+        self.sequence: Final = sequence
+        """Number of the last pack."""
+        self.epoch: Final = epoch
+        """How often the committer was restarted; a restart discards packs that are not durable."""
 
 
 class Committer:
@@ -111,6 +119,7 @@ class Committer:
         self._changed = changed
         self._waiting: deque[Pack] = deque()
         self._syncing = False
+        self._awaiting = 0  # threads that wait for the end of a sync
         self._durable = state.position.sequence
         self._sequence = state.position.sequence
         self._trailer = state.position.trailer
@@ -173,10 +182,10 @@ class Committer:
         `taken_back` is called before any new write.
         Raises: StoreFull, StoreFailed: the disk still refuses.
         """
-        with self._turn:
+        with self.lock:
             # A sync under way may still succeed: then its packs are durable.
             while self._syncing:
-                self._turn.wait()
+                self._await_sync()
             if self._failure is None:
                 return
             self._publish()
@@ -308,10 +317,10 @@ class Committer:
 
         Raises: StoreFull, StoreFailed: it cannot be made durable.
         """
-        sequence, epoch = written
-        with self._turn:
+        sequence, epoch = written.sequence, written.epoch
+        with self.lock:
             while self._syncing and self._durable < sequence and epoch == self._epoch:
-                self._turn.wait()
+                self._await_sync()
             if epoch != self._epoch:
                 raise StoreFailed(f"{self._where}: a write failed, and this one with it")
             # Another waiter's sync covered this pack.
@@ -333,13 +342,11 @@ class Committer:
             failure = error
         except BaseException:
             # An interrupt is not a failure of the disk: the next waiter syncs again.
-            with self._turn:
-                self._syncing = False
-                self._turn.notify_all()
+            with self.lock:
+                self._end_sync()
             raise
-        with self._turn:
-            self._syncing = False
-            self._turn.notify_all()
+        with self.lock:
+            self._end_sync()
             if failure is not None:
                 # After a failed sync the content of the file is unknown: no later write may build
                 # on it.
@@ -348,13 +355,27 @@ class Committer:
             self._durable = max(self._durable, target)
             self._publish()
 
+    def _await_sync(self) -> None:
+        """Wait until a sync ends; the lock is held."""
+        self._awaiting += 1
+        try:
+            self._turn.wait()
+        finally:
+            self._awaiting -= 1
+
+    def _end_sync(self) -> None:
+        """Note that no sync is under way; the lock is held."""
+        self._syncing = False
+        if self._awaiting:  # a condition that nobody waits for costs a microsecond, too
+            self._turn.notify_all()
+
     def flush_durable(self) -> None:
         """Make everything written durable, and publish it; the caller holds the lock.
 
         Raises: StoreFull, StoreFailed: it cannot be made durable.
         """
         while self._syncing:
-            self._turn.wait()
+            self._await_sync()
         self.check()
         file = self._writer.file()
         if self._durable < self._sequence:
@@ -399,10 +420,12 @@ class Committer:
             pack = waiting.popleft()
             self._state.apply(pack)
             self._published(pack)
-        # A failure is not this commit's, which is durable: the next one writes the record again,
-        # and `record_end` raises.
-        with contextlib.suppress(OSError):
+        try:  # noqa: SIM105 - a context manager would cost each commit a microsecond
             self._end.note(self._reached())
+        except OSError:
+            # A failure is not this commit's, which is durable: the next one writes the record
+            # again, and `record_end` raises.
+            pass
         if is_news:
             self._changed()
         if self._index.is_large:
@@ -420,7 +443,7 @@ class Committer:
 
         Raises: StoreFull, StoreFailed: it cannot be written.
         """
-        with self._turn:
+        with self.lock:
             self.check()
             try:
                 self._end.sync(self._reached())
@@ -432,7 +455,7 @@ class Committer:
 
         Raises: StoreFailed: the disk refuses.
         """
-        with self._turn:
+        with self.lock:
             try:
                 self._writer.trim()
             except OSError as error:
@@ -440,9 +463,9 @@ class Committer:
 
     def close(self) -> None:
         """Wait for a sync under way, and close the files."""
-        with self._turn:
+        with self.lock:
             while self._syncing:
-                self._turn.wait()
+                self._await_sync()
             self._writer.close()
             self._end.close()
 
@@ -463,7 +486,8 @@ def batches_of(cells: Mapping[bytes, bytes]) -> Iterator[dict[bytes, bytes]]:
 def _split(cells: CellBatch) -> list[CellBatch]:
     """Return the cells in batches of at most PACK_BYTES_MAX, at least one batch."""
     # The usual case: one pack, and nothing is copied.
-    if pack_length(cells.encodings, 0) <= PACK_BYTES_MAX:
+    most = len(cells.encodings) * (CELL_BYTES_MAX + CELL_ENTRY_BYTES)
+    if most < PACK_BYTES_MAX // 2 or pack_length(cells.encodings, 0) <= PACK_BYTES_MAX:
         return [cells]
     runs: list[CellBatch] = []
     start = size = 0

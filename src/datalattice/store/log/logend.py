@@ -24,7 +24,7 @@ import json
 import struct
 import zlib
 from dataclasses import asdict, dataclass
-from typing import Final, NamedTuple
+from typing import Final
 
 from datalattice.errors import Corruption, StoreVersion
 from datalattice.store.files import StoreFolder
@@ -52,11 +52,17 @@ _HAS_ROOT: Final = 1
 _HAS_TRAILER: Final = 2
 
 
-class LogEnd(NamedTuple):
-    """The end of the last acknowledged pack, and the root there."""
+class LogEnd:
+    """The end of the last acknowledged pack, and the root there.
 
-    position: LogPosition
-    root: bytes | None
+    A class compiles better than a NamedTuple.
+    """
+
+    __slots__ = ("position", "root")
+
+    def __init__(self, position: LogPosition, root: bytes | None) -> None:
+        self.position: Final = position
+        self.root: Final = root
 
 
 @dataclass(frozen=True, slots=True)
@@ -188,7 +194,7 @@ def lost_packs(
     here = segment_size(folder, number) - good.offset if folder.disk.exists(path) else 0
     size, is_exact, root = max(0, here), False, None
     if acknowledged is not None:
-        end, root = acknowledged
+        end, root = acknowledged.position, acknowledged.root
         if end.segment != good.segment:
             size += end.offset  # at least: the lengths of segments in between are not known
         elif end.sequence == last:

@@ -37,8 +37,9 @@ from datalattice.store.log.logend import (
     unknown_loss,
     write_loss,
 )
+from datalattice.store.log.logstate import LogState
 from datalattice.store.log.packing import PACK_TRAILER_BYTES, SEGMENT_HEADER_BYTES
-from datalattice.store.log.recovery import LogReader, LogState, Recovery
+from datalattice.store.log.recovery import LogReader, Recovery
 from datalattice.store.log.removed import (
     DAMAGED_RECORD,
     GARBAGE_FILE,

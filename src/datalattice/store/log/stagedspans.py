@@ -14,8 +14,8 @@ from collections.abc import Iterable
 from typing import Final
 
 from datalattice.cells import STAGED_BYTES
+from datalattice.store.log.logstate import Pack
 from datalattice.store.log.packing import LogSpan, locate, upper_bits
-from datalattice.store.log.recovery import Pack
 
 LARGE_BYTES = STAGED_BYTES  # not Final: tests have smaller values
 """Least length of a value whose spans are known."""
