@@ -50,7 +50,7 @@ from datalattice.cells import (
     to_cell,
 )
 from datalattice.clock import Clock, SystemClock, present_ms
-from datalattice.cursors import LatticeCursor, RootLattice
+from datalattice.cursors import LatticeCursor, RootLattice, collector_paused
 from datalattice.errors import UnsupportedOperation, UsageError
 from datalattice.lattice import VALUE_KEY
 
@@ -190,8 +190,15 @@ class Queue(Followable[T]):
         if not batch.count:
             end = self.end_offset()
             return range(end, end)
-        state = self._cursor.update_and_get(lambda value: states.append(value, batch, now_ms))
-        end = read_state(state).end
+        end = 0
+
+        def step(value: Value) -> Value:
+            nonlocal end
+            made, end = states.append(value, batch, now_ms)
+            return made
+
+        with collector_paused:  # records form no cycles, and many are new
+            self._cursor.update(step)
         # Counted back from the end that the update made: another writer may have come first.
         return range(end - batch.count, end)
 
@@ -398,7 +405,8 @@ class Queue(Followable[T]):
 
     def sync(self) -> None:
         """Merge a fork's writes into its parent; of a root cursor, write it to its store."""
-        self._cursor.push()
+        with collector_paused:
+            self._cursor.push()
 
     def __repr__(self) -> str:
         """Return the name, the owner, the offsets and the last value; never raises."""

@@ -115,8 +115,8 @@ def same_state(left: QueueState, right: QueueState) -> bool:
     )
 
 
-def append(value: Value, batch: NewRecords, now_ms: int) -> Vector:
-    """Return the state with the records of `batch` appended.
+def append(value: Value, batch: NewRecords, now_ms: int) -> tuple[Vector, int]:
+    """Return (the state with the records of `batch` appended, its end).
 
     The state's time never decreases, so the states of one writer form a chain even if its clock is
     set back.
@@ -124,9 +124,10 @@ def append(value: Value, batch: NewRecords, now_ms: int) -> Vector:
     Units:  now_ms: Unix milliseconds.
     """
     state = read_state(value)
-    return write_state(
-        state._replace(entries=batch.append_to(state.entries), stamp_ms=max(now_ms, state.stamp_ms))
-    )
+    entries = batch.append_to(state.entries)
+    stamp_ms = max(now_ms, state.stamp_ms)
+    made = QueueState(entries, state.meta, stamp_ms, state.start, state.extra)
+    return write_state(made), made.end
 
 
 def advance(value: Value, before: QueueState, entries: Vector, now_ms: int) -> Value:
@@ -174,9 +175,11 @@ def truncate(value: Value, start: int, now_ms: int) -> Value:
 
 def checked_offset(name: str, offset: object) -> int:
     """Return `offset` if it is an integer of at most 64 bits. Raises: UsageError: anything else."""
-    if isinstance(offset, int) and is_long(offset):
-        return offset
-    raise UsageError(f"`{name}` is not an integer of at most 64 bits: {offset!r}")
+    # `is_long` first: where this is compiled, `isinstance` makes an int of a bool.
+    if not is_long(offset):
+        raise UsageError(f"`{name}` is not an integer of at most 64 bits: {offset!r}")
+    assert isinstance(offset, int)
+    return offset
 
 
 def held_offsets(state: QueueState, start: object, stop: object) -> range:

@@ -30,7 +30,6 @@ from datalattice.apps.queue.lattice import (
 )
 from datalattice.apps.queue.metadata import checked_meta_key, put_metadata
 from datalattice.apps.queue.queue import Queue, checked_topic
-from datalattice.apps.queue.state import read_state
 from datalattice.apps.valuetypes import UNTYPED, T, ValueType, value_type
 from datalattice.cells import (
     EMPTY_INDEX,
@@ -51,7 +50,7 @@ from datalattice.cells import (
 )
 from datalattice.clock import Clock, SystemClock, present_ms
 from datalattice.crypto import sha3_256
-from datalattice.cursors import LatticeCursor, RootLattice
+from datalattice.cursors import LatticeCursor, RootLattice, collector_paused
 from datalattice.errors import UsageError
 from datalattice.lattice import VALUE_KEY, is_public_key
 
@@ -320,13 +319,13 @@ class Topic(Followable[T]):
             # All partitions change in one update, so readers see all records of the call or none.
             partitions = _partitions_of(topic)
             for id, batch in batches.items():
-                made = states.append(partitions.get(id), batch, now_ms)
-                ends[id] = read_state(made).end
+                made, ends[id] = states.append(partitions.get(id), batch, now_ms)
                 partitions = partitions.put(id, made)
             return topic.put(TOPIC_PARTITIONS_KEY, partitions)
 
         if batches:
-            self._cursor.update(changed)
+            with collector_paused:
+                self._cursor.update(changed)
         return {id: range(ends[id] - batch.count, ends[id]) for id, batch in batches.items()}
 
     def load(self, table: object, *, key: str | None = None, value: str | None = None) -> int:
@@ -385,7 +384,8 @@ class Topic(Followable[T]):
 
     def sync(self) -> None:
         """Merge a fork's writes into its parent; of a root cursor, write it to its store."""
-        self._cursor.push()
+        with collector_paused:
+            self._cursor.push()
 
     def __repr__(self) -> str:
         """Return the name, the owner and the number of partitions; never raises."""
@@ -469,7 +469,8 @@ class Topics:
 
     def sync(self) -> None:
         """Merge a fork's writes into its parent; of a root cursor, write it to its store."""
-        self._cursor.push()
+        with collector_paused:
+            self._cursor.push()
 
     def __repr__(self) -> str:
         """Return the owner and the number of topics; never raises."""
