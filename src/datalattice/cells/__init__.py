@@ -37,6 +37,7 @@ from datalattice.cells.cell import (
     Value as Value,
     encode as encode,
     is_embedded as is_embedded,
+    put_plain as put_plain,
     same as same,
     text_bytes as text_bytes,
     unchanged as unchanged,

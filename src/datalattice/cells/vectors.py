@@ -39,9 +39,9 @@ from datalattice.cells.cell import (
     to_value,
     to_values,
 )
-from datalattice.cells.parse import kids_in, value_in, wrappers
+from datalattice.cells.parse import kids_in, wrappers
 from datalattice.cells.scalars import require_type
-from datalattice.cells.scan import block_size, read_vlq
+from datalattice.cells.scan import block_size, read_vlq, skip_kid
 from datalattice.cells.work import Work
 from datalattice.crypto import sha3_256_many
 from datalattice.errors import ReadOnly, TypeMismatch
@@ -98,7 +98,8 @@ class Vector(Cell):
     @classmethod
     def of(cls, items: Iterable[object]) -> Vector:
         """Return the vector of `items`, built in bulk."""
-        require_type(items, Iterable, _ITEMS)
+        if not isinstance(items, (list, tuple)):  # the usual ones, known sooner
+            require_type(items, Iterable, _ITEMS)
         return _bulk(to_values(items))
 
     # --- encoding ---
@@ -335,28 +336,62 @@ class Vector(Cell):
             return _vector(whole._count + total - at, fresh[at:], whole)
         return whole
 
-    def extend_encoded(self, rows: list[bytes]) -> Vector:
+    def extend_encoded(self, rows: bytes, ends: list[int]) -> Vector:
         """Return this vector extended by elements given as encodings, in bulk.
 
-        A row is the canonical encoding of an embedded value (at most 140 bytes) without references.
-        Rows are not checked: the caller must know the layout.
-        Cost: no object per element; full leaves are joined from the rows.
+        `rows` has the elements end to end, `ends` the end of each. An element is the canonical
+        encoding of an embedded value (at most 140 bytes) without references. They are not checked:
+        the caller must know the layout.
+        Cost: no object per element; full leaves are cut out of `rows`.
         """
-        total: i64 = len(rows)
+        total: i64 = len(ends)
         tail: i64 = self._count & 15
         at: i64 = 0
+        begin: i64 = 0
         whole: Vector = self
-        if tail:
+        if tail and total:
             at = min(16 - tail, total)
-            whole = self._extend([value_in(row, 0, len(row), None) for row in rows[:at]])
+            begin = ends[at - 1]
+            data = self._encoding
+            if self._kids is None and data is not None:
+                whole = self._spliced(data, rows[:begin], at)
+            else:
+                whole = self._extend(kids_in(rows, 0, at, None)[0])
         while total - at >= 16:
+            stop: i64 = ends[at + 15]
             # [80][10, the count of 16][the elements]: a full leaf.
-            leaf = closed_vector(b"\x80\x10" + b"".join(rows[at : at + 16]), None)
+            leaf = closed_vector(b"\x80\x10" + rows[begin:stop], None)
             whole = _with_leaf(whole, whole._count, leaf) if whole._count else leaf
             at += 16
+            begin = stop
         if at < total:
-            whole = whole._extend([value_in(row, 0, len(row), None) for row in rows[at:]])
+            whole = whole._extend(kids_in(rows, begin, total - at, None)[0])
         return whole
+
+    def _spliced(self, data: bytes, rows: bytes, number: i64) -> Vector:
+        """Return this closed vector, which has a tail, with elements put into it.
+
+        data: its encoding. rows: `number` elements, at most as many as the tail has room for.
+        Cost:   the elements of the tail are copied, not parsed.
+        """
+        count: i64 = self._count
+        tail: i64 = count & 15
+        start: i64 = read_vlq(data, 1, len(data))[1]
+        end: i64 = start
+        for _ in range(tail):
+            end = skip_kid(data, end)
+        if tail + number == 16:
+            leaf = closed_vector(b"\x80\x10" + data[start:end] + rows, self._loader)
+            if count < 16:
+                return leaf
+            return _with_leaf(kids_in(data, end, 1, self._loader)[0][0], count - tail, leaf)
+        out = BytesWriter()
+        out.append(u8(TAG_VECTOR))
+        put_vlq(out, count + number)
+        out.write(data[start:end])
+        out.write(rows)
+        out.write(data[end:])  # the elements before the tail
+        return closed_vector(out.getvalue(), self._loader)
 
     def extend_packed(
         self, data: bytes, ends: list[int], loader: Loader

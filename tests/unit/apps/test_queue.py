@@ -16,7 +16,6 @@ from datalattice.apps.queue import (
     make_entry,
     read_state,
 )
-from datalattice.apps.queue.entries import PACKED_MIN
 from datalattice.cells import EMPTY_MAP, Keyword, Map, Vector, novelty, same, to_cell, value_hash
 from datalattice.clock import SystemClock
 from datalattice.errors import TypeMismatch, UsageError
@@ -362,8 +361,8 @@ def test_a_log_does_not_go_on_as_a_shorter_one() -> None:
 @pytest.mark.parametrize("length", [140, 141, 4_096, 4_097, 12_000, 100_000])
 @pytest.mark.parametrize("part", ["value", "key"])
 def test_many_long_records_in_one_go_keep_all_their_cells(length: int, part: str) -> None:
-    long = [bytes([number % 256]) * length for number in range(PACKED_MIN)]
-    short = list(range(PACKED_MIN))
+    long = [bytes([number]) * length for number in range(32)]
+    short = list(range(32))
     values, keys = (long, short) if part == "value" else (short, long)
     one_by_one = [make_entry(to_cell(k), to_cell(v), 7) for k, v in zip(keys, values, strict=True)]
     log = NewRecords(values, 7, keys).append_to(Vector.of([]))

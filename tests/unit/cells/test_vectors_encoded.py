@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import accumulate
+
 import pytest
 
 from datalattice.cells import (
@@ -17,10 +19,16 @@ from datalattice.cells import (
     same,
     value_hash,
 )
+from datalattice.store import MemoryStore
 
 
 def elements(first: int, count: int) -> list[object]:
     return [Vector.of((None, f"value {i}", i, None)) for i in range(first, first + count)]
+
+
+def rows(values: list[object]) -> tuple[bytes, list[int]]:
+    encodings = [encode(value) for value in values]
+    return b"".join(encodings), list(accumulate(map(len, encodings)))
 
 
 @pytest.mark.parametrize("start", [0, 1, 15, 16, 17, 31, 256, 300])
@@ -28,7 +36,7 @@ def elements(first: int, count: int) -> list[object]:
 def test_growing_by_encodings_equals_growing_by_values(start: int, count: int) -> None:
     begun = Vector.of(elements(0, start))
     values = elements(start, count)
-    grown = begun.extend_encoded([encode(value) for value in values])
+    grown = begun.extend_encoded(*rows(values))
     expected = begun.extend(values)
     assert len(grown) == start + count
     assert value_hash(grown) == value_hash(expected)
@@ -37,6 +45,27 @@ def test_growing_by_encodings_equals_growing_by_values(start: int, count: int) -
         part[0] for part in novelty(expected)
     )
     assert same(decode_message(encode_message(grown)), expected)
+
+
+@pytest.mark.parametrize("start", [1, 14, 15, 17, 31, 47, 257, 271, 300])
+@pytest.mark.parametrize("is_read", [False, True], ids=["closed", "read between"])
+def test_a_stored_vector_grows_by_encodings_as_by_values(start: int, is_read: bool) -> None:
+    values = elements(0, start)
+    values[start // 2] = "a long text " * 20  # held by its hash
+    added = elements(start, 40)
+    store = MemoryStore()
+    store.commit(Vector.of(values))
+    grown = store.load(value_hash(Vector.of(values)))
+    for number, value in enumerate(added):
+        assert isinstance(grown, Vector)
+        before = encode(grown)
+        made = grown.extend_encoded(*rows([value]))
+        assert encode(grown) == before
+        assert not is_read or made[-1] == value
+        grown = made
+        assert value_hash(grown) == value_hash(Vector.of([*values, *added[: number + 1]]))
+    store.commit(grown)
+    assert store.load(value_hash(grown)) == Vector.of([*values, *added])
 
 
 @pytest.mark.parametrize(
@@ -69,7 +98,7 @@ def test_what_is_longer_or_no_scalar_is_not_packed(parts: tuple[Value, ...]) -> 
 def test_the_vector_that_was_grown_stays_as_it_was() -> None:
     begun = Vector.of(elements(0, 20))
     before = value_hash(begun)
-    grown = begun.extend_encoded([encode(value) for value in elements(20, 40)])
+    grown = begun.extend_encoded(*rows(elements(20, 40)))
     other = begun.extend(elements(100, 3))
     assert value_hash(begun) == before
     assert same(grown[:20], begun)

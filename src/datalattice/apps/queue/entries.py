@@ -8,7 +8,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
-from datalattice.cells import EMPTY_MAP, Map, Value, Vector, columns, encode, to_cell
+from librt.strings import BytesWriter
+from mypy_extensions import i64
+
+from datalattice.cells import EMPTY_MAP, Map, Value, Vector, columns, encode, put_plain, to_cell
 from datalattice.errors import TypeMismatch, UsageError
 from datalattice.lattice import is_long
 from datalattice.limits import EMBEDDED_BYTES_MAX
@@ -19,12 +22,9 @@ _STAMP: Final = 2
 _HEADERS: Final = 3
 _ENTRY_COUNT: Final = 4
 
-PACKED_MIN: Final = 32  # below this, one object for each record is cheaper
-"""Fewest records for which a batch is encoded without one object per record."""
-
 _ENTRY_HEAD: Final = b"\x80\x04"  # a Vector of four
 _NIL: Final = b"\x00"
-_PLAIN: Final = frozenset({int, float, bool, type(None)})
+_PLAIN: Final = frozenset({bytes, str, int, float, bool, type(None)})
 
 
 def is_entry(value: Value) -> bool:
@@ -42,8 +42,8 @@ def make_entry(key: Value, value: Value, stamp_ms: int, headers: Value = None) -
 class NewRecords:
     """Records to append in one update, all with the same time.
 
-    Shapes: if the records are many, small and scalar, `rows` holds their encodings; otherwise
-            `rows` is None and `entries` holds the records.
+    Shapes: if all are small and scalar, `rows` holds their encodings, end to end, and the end of
+            each; otherwise `rows` is None and `entries` holds the records.
     """
 
     def __init__(
@@ -56,9 +56,9 @@ class NewRecords:
         row = list_argument("values", values)
         key_row = row_argument("keys", keys, len(row))
         header_row = row_argument("headers", headers, len(row))
-        rows: list[bytes] | None = None
+        rows: tuple[bytes, list[int]] | None = None
         # Headers are Maps, so records with headers are encoded one by one.
-        if len(row) >= PACKED_MIN and header_row is None:
+        if header_row is None:
             rows = _packed(row, stamp_ms, key_row)
         self.rows: Final = rows
         self.entries: Final = _entries(row, stamp_ms, key_row, header_row) if rows is None else []
@@ -66,7 +66,8 @@ class NewRecords:
 
     def append_to(self, log: Vector) -> Vector:
         """Return `log` with these records at its end."""
-        return log.extend(self.entries) if self.rows is None else log.extend_encoded(self.rows)
+        rows = self.rows
+        return log.extend(self.entries) if rows is None else log.extend_encoded(rows[0], rows[1])
 
 
 def list_argument(name: str, column: object) -> list[object]:
@@ -92,37 +93,35 @@ def row_argument(name: str, column: Iterable[object] | None, count: int) -> list
     return row
 
 
-def _packed(values: list[object], stamp_ms: int, keys: list[object] | None) -> list[bytes] | None:
+def _packed(
+    values: list[object], stamp_ms: int, keys: list[object] | None
+) -> tuple[bytes, list[int]] | None:
     """Return the encodings of the records; None if a record is too large or not scalar."""
     tail: bytes = encode(stamp_ms) + _NIL
     head: bytes = _ENTRY_HEAD + _NIL
-    rows: list[bytes] = []
+    out = BytesWriter()
+    ends: list[int] = []
+    begin: i64 = 0
     for position in range(len(values)):
-        value = values[position]
-        if not _is_small(value):
-            return None
-        if keys is not None:
-            given = keys[position]
-            if given is not None and not _is_small(given):
+        # Of these types alone; `to_cell` converts a value of a subclass first.
+        if keys is None:
+            out.write(head)
+        else:
+            key = keys[position]
+            out.write(_ENTRY_HEAD)
+            if type(key) not in _PLAIN or not put_plain(out, key):
                 return None
-            head = _ENTRY_HEAD + encode(given)
-        row: bytes = head + encode(value) + tail
-        # A record of more than EMBEDDED_BYTES_MAX is a separate cell, which only `_entries` makes.
-        if len(row) > EMBEDDED_BYTES_MAX:
+        value = values[position]
+        if type(value) not in _PLAIN or not put_plain(out, value):
             return None
-        rows.append(row)
-    return rows
-
-
-def _is_small(value: object) -> bool:
-    """Return whether a value is a scalar whose encoding contains all of its data.
-
-    The encoding of a long blob or string is short, but refers to chunks in other cells.
-    """
-    kind = type(value)
-    if isinstance(value, (bytes, str)):
-        return (kind is bytes or kind is str) and len(value) <= EMBEDDED_BYTES_MAX
-    return kind in _PLAIN
+        out.write(tail)
+        end: i64 = len(out)
+        # A record of more than EMBEDDED_BYTES_MAX is a separate cell, which only `_entries` makes.
+        if end - begin > EMBEDDED_BYTES_MAX:
+            return None
+        ends.append(end)
+        begin = end
+    return out.getvalue(), ends
 
 
 def _entries(
