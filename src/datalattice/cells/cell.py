@@ -93,6 +93,13 @@ class CellSink:
         """
         return [self.load(hash) for hash in hashes]
 
+    def load_many(self, hashes: list[bytes]) -> list[Value]:
+        """Return what `load` returns for each hash; a store reads those of its files together.
+
+        Raises: MissingData: cells are missing.
+        """
+        return [self.load(hash) for hash in hashes]
+
 
 class Ref:
     """A child known by hash: `value` if `present`, else loaded through `loader`."""
@@ -307,10 +314,10 @@ def deref(kid: object) -> Value:
     return kid
 
 
-def deref_many(kids: list[object]) -> list[Value]:
+def deref_many(kids: list[object], *, cached: bool = False) -> list[Value]:
     """Return the values of kids; those that are known by hash only are read and hashed together.
 
-    A loader that caches values does not cache these.
+    cached: through the cache of a loader that has one; otherwise it does not cache these values.
     Raises: MissingData: cells are missing.
     """
     unread: list[bytes] = []
@@ -330,7 +337,8 @@ def deref_many(kids: list[object]) -> list[Value]:
     if store is None or len(unread) < 2:
         return [deref(kid) for kid in kids]
     values = kids[:]
-    for place, value in zip(places, store.get_many(unread), strict=True):
+    found = store.load_many(unread) if cached else store.get_many(unread)
+    for place, value in zip(places, found, strict=True):
         values[place] = value
     return [deref(kid) for kid in values]
 

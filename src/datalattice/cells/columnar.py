@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from mypy_extensions import i64
 
-from datalattice.cells.cell import TAG_REF, Loader, Ref, Value, deref
+from datalattice.cells.cell import TAG_REF, Loader, Ref, Value, deref, deref_many
 from datalattice.cells.parse import value_in
 from datalattice.cells.scan import block_size, read_vlq, skip_kid
 from datalattice.cells.vectors import TAG_VECTOR, Vector, node_of
@@ -61,11 +61,11 @@ def _visit(
     block: i64 = block_size(count)
     child: i64 = start // block
     begin: i64 = child * block
-    while begin < stop:
+    # Up to 16 siblings, which lie together in a store.
+    for kid in deref_many(kids[child : (stop - 1) // block + 1], cached=True):
         size: i64 = min(block, count - begin)
-        below = node_of(kids[child], size)
+        below = node_of(kid, size)
         _visit(below, fields, width, max(start - begin, 0), min(stop - begin, size), out)
-        child += 1
         begin += block
 
 

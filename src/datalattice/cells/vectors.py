@@ -29,6 +29,7 @@ from datalattice.cells.cell import (
     Value,
     broken,
     deref,
+    deref_many,
     put_kid,
     put_kids,
     put_plain,
@@ -900,11 +901,11 @@ def _collect(
     block: i64 = block_size(count)
     child: i64 = start // block
     begin: i64 = child * block
-    while begin < stop:
+    # Up to 16 siblings, which lie together in a store.
+    for kid in deref_many(kids[child : (stop - 1) // block + 1], cached=True):
         size: i64 = min(block, count - begin)
-        below = node_of(kids[child], size)
+        below = node_of(kid, size)
         _collect(below, max(start - begin, 0), min(stop - begin, size), out, resolve, work)
-        child += 1
         begin += block
 
 

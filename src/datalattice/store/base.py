@@ -518,17 +518,47 @@ class Store(CellSink):
 
         Raises: MissingData: it is not here. Corruption: its bytes are damaged.
         """
+        found = self._cached(hash)
+        if found is not None:
+            return found
+        encoding = self.get_encoding(hash)
+        if encoding is None:
+            raise MissingData([check_hash(hash)])
+        return self._decoded(encoding, hash)
+
+    def load_many(self, hashes: list[bytes]) -> list[Value]:
+        """Return what `load` returns for each; cells that are not in the cache are read together.
+
+        Raises: MissingData: names all that are missing. Corruption: bytes are damaged.
+        """
+        values = [self._cached(hash) for hash in hashes]
+        unread = [place for place, value in enumerate(values) if value is None]
+        if not unread:
+            return values
+        missing: list[bytes] = []
+        found = self.get_encodings([hashes[place] for place in unread])
+        for place, encoding in zip(unread, found, strict=True):
+            if encoding is None:
+                missing.append(hashes[place])
+            else:
+                values[place] = self._decoded(encoding, hashes[place])
+        if missing:
+            raise MissingData(missing)
+        return values
+
+    def _cached(self, hash: bytes) -> Value:
+        """Return a cell of the cache, or None."""
         found = self._cache.get(hash)
         if isinstance(found, Cell) and found._loader is not None and found._loader is not self:
             # The cell was committed to another store since and loads through that one, which may be
             # closed.
             self._cache.forget(hash)
-        elif found is not None:
-            return found
-        encoding = self.get_encoding(hash)
-        if encoding is None:
-            raise MissingData([check_hash(hash)])
-        # Trusted: `get_encoding` compared the bytes with the hash, and only sound cells are stored.
+            return None
+        return found
+
+    def _decoded(self, encoding: bytes, hash: bytes) -> Value:
+        """Return the value of a cell that was read, and keep it in the cache."""
+        # Trusted: the bytes were compared with the hash, and only sound cells are stored.
         value = decode_trusted(encoding, hash, self)
         self._cache.add(hash, value, len(encoding))
         return value

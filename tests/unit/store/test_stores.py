@@ -8,7 +8,15 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.cells import Vector, novelty, same, value_hash
+from datalattice.cells import (
+    Vector,
+    branch_hashes,
+    columns,
+    encode,
+    novelty,
+    same,
+    value_hash,
+)
 from datalattice.cursors import open_store
 from datalattice.engine import MEMORY_URL
 from datalattice.errors import MissingData, UsageError
@@ -37,6 +45,26 @@ def make(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[], Store]:
 
 def test_every_store_keeps_the_protocol(make: Callable[[], Store]) -> None:
     check_store(make)
+
+
+def test_every_store_loads_many_cells_at_once(make: Callable[[], Store]) -> None:
+    rows = [[number, f"{number:090d}"] for number in range(256)]
+    log = Vector.of(rows)
+    with make() as store:
+        store.put_encodings([(hash, encoding) for hash, encoding, _ in novelty(log, store)])
+        leaves = branch_hashes(encode(log))
+        assert len(leaves) == 16
+        one = store.load(leaves[3])
+        loaded = store.load_many(leaves)
+        assert [value_hash(leaf) for leaf in loaded] == leaves
+        assert same(loaded[3], one)
+        again = store.load(value_hash(log))
+        assert isinstance(again, Vector)
+        assert columns(again, [1], 2, 5, 250) == [[text for _, text in rows[5:250]]]
+        absent = [bytes(32), bytes([1]) * 32]
+        with pytest.raises(MissingData) as error:
+            store.load_many([leaves[0], absent[0], leaves[1], absent[1]])
+        assert error.value.hashes == tuple(absent)
 
 
 @pytest.fixture(params=["memory", "folder"], name="timed")
