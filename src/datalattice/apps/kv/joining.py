@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.apps.kv.entries import ZERO_ENTRY, Entry, read_entry, structure
+from datalattice.apps.kv.entries import Entry, read_entry, structure
 from datalattice.apps.kv.kinds import HASH, NEVER, MemberTimes, StructureKind
 from datalattice.cells import ABSENT, EMPTY_INDEX, Index, Value, Work, same, value_hash
 from datalattice.lattice import (
@@ -33,21 +33,19 @@ from datalattice.lattice import (
 )
 
 
-def merge_entries(own: Value, other: Value, context: MergeContext) -> Value:
+def merge_entries(own: Value, theirs: Entry, context: MergeContext) -> Value:
     """Return the merge of two entries; an operand itself if the result equals it.
 
-    A malformed `own` loses. A malformed member of `other` is reported and skipped. Writes that lose
-    are reported as `WriteSuperseded`.
+    A malformed `own` loses. A malformed member of `theirs` is reported and skipped. Writes that
+    lose are reported as `WriteSuperseded`.
 
-    Shapes: other: an entry.
+    Shapes: own: a stored entry or None. theirs: the other entry.
     Cost:   proportional to the members that differ; a structure that wins over another kind, or
             whose base rises, is walked completely.
     """
+    other = theirs.cell
     if own is other or same(own, other):
         return own
-    theirs = read_entry(other)
-    if theirs is None:
-        return ZERO_ENTRY if own is None else own  # "own nil: other if valid, else zero"
     mine = read_entry(own)
     # The zero entry loses to every entry, so the other one is taken without a join.
     if mine is None or mine.is_zero():
@@ -213,8 +211,11 @@ def _win(a: Entry, b: Entry, context: MergeContext) -> Value:
     if a.kind is None and b.kind is None:
         # "Registers: the later one; at equal times the one with the greater value hash" (docs/kv.md
         # "Merge").
-        a_wins = (a.utime, value_hash(a.cell)) > (b.utime, value_hash(b.cell))
         a_time, b_time = a.utime, b.utime
+        # Times are nearly always different, and then nothing is hashed.
+        a_wins = a_time > b_time
+        if a_time == b_time:
+            a_wins = value_hash(a.cell) > value_hash(b.cell)
     else:
         a_time, b_time = a.time(context.work), b.time(context.work)
         a_wins = (a_time, a.rank) > (b_time, b.rank)
@@ -258,7 +259,8 @@ def _tell_cut(
 
 
 def _either(own: Value, other: Value) -> Value:
-    return merge_entries(own, other, EMPTY_CONTEXT)
+    theirs = read_entry(other)
+    return own if theirs is None else merge_entries(own, theirs, EMPTY_CONTEXT)
 
 
 ENTRY_KEYS: Final = ExactKeys(_either, texts=True)

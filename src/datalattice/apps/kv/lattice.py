@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from datalattice.apps.kv.entries import ZERO_ENTRY, is_sound_entry, read_entry
+from datalattice.apps.kv.entries import ZERO_ENTRY, Entry, is_sound_entry, read_entry
 from datalattice.apps.kv.joining import merge_entries
 from datalattice.apps.kv.order import latest_of_entries
 from datalattice.cells import Keyword, Value
@@ -50,10 +50,7 @@ class KVEntryLattice(Lattice):
 
     def accepts(self, other: Value, context: MergeContext) -> bool:
         """Return whether `other` is an entry; the merge checks its members one by one."""
-        if read_entry(other) is not None:
-            return True
-        context.report(EntryDropped(context.path))
-        return False
+        return _read_foreign(other, context) is not None
 
     def merge(self, own: Value, other: Value, context: MergeContext = EMPTY_CONTEXT) -> Value:
         """Return the result of replaying the writes of both sides in the order of their times.
@@ -65,13 +62,22 @@ class KVEntryLattice(Lattice):
             return ZERO_ENTRY if own is None else own
         if own is other:
             return own
-        if not self.accepts(other, context):
-            return ZERO_ENTRY if own is None else own
+        theirs = _read_foreign(other, context)
+        if theirs is None:
+            return ZERO_ENTRY if own is None else own  # "own nil: other if valid, else zero"
         work = context.work
         if work is not None:
             # A hostile store of many small entries costs its sender's allowance.
             work.spend(work.limits.entry)
-        return merge_entries(own, other, context)
+        return merge_entries(own, theirs, context)
+
+
+def _read_foreign(other: Value, context: MergeContext) -> Entry | None:
+    """Return the entry in a foreign value; None if it is malformed, which is reported."""
+    entry = read_entry(other)
+    if entry is None:
+        context.report(EntryDropped(context.path))
+    return entry
 
 
 class KVStoreLattice(ExactIndexLattice):
