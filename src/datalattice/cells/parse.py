@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
+from librt.strings import read_i64_be
 from mypy_extensions import i64
 
 from datalattice.cells.cell import Cell, Loader, Ref, Value, double_value
@@ -30,6 +31,12 @@ def value_in(data: bytes, pos: i64, end: i64, loader: Loader | None) -> Value:
             return None if tag == 0 else 0
         # "`10` to `18`: 0 to 8 bytes of two's complement"; `19`: a count first (docs/cells.md
         # "Encoding table").
+        if end >= 8 and tag < 0x18:  # as the last bytes of a word, without a slice of the data
+            bits: i64 = 8 * (tag - 0x10)
+            unit: i64 = 1  # compiled, a literal that is shifted has 32 bits
+            unit <<= bits
+            number: i64 = read_i64_be(data, end - 8) & (unit - 1)
+            return number - unit if number >> (bits - 1) else number
         start: i64 = pos + 1 if tag < 0x19 else read_vlq(data, pos + 1, end)[1]
         return int.from_bytes(data[start:end], "big", signed=True)
     if tag == 0x30 or tag == 0x31:

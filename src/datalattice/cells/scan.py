@@ -113,7 +113,8 @@ def skip(data: bytes, pos: i64) -> i64:
         return pos + 1 + tag - 0x10
     if (tag == 0x30 or tag == 0x31) and data[pos + 1] < 0x80:
         return pos + 2 + data[pos + 1]
-    return scan(data, pos, len(data), 0, False, None)
+    at = _past_plain(data, pos, len(data), 0, False)
+    return at if at >= 0 else scan(data, pos, len(data), 0, False, None)
 
 
 def skip_cell(data: bytes, pos: i64) -> i64:
@@ -122,8 +123,7 @@ def skip_cell(data: bytes, pos: i64) -> i64:
     The bytes need not be cells: the position may lie behind their end.
     Raises: BadFormat. IndexError: they end within a cell.
     """
-    at = _past_plain(data, pos, len(data), 0, False)
-    return at if at >= 0 else skip(data, pos)
+    return skip(data, pos)
 
 
 def skip_kid(data: bytes, pos: i64) -> i64:
