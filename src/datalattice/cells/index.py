@@ -268,8 +268,8 @@ class Index(Cell):
 
         Of a stored node only this child is made, without its siblings: so a look-up leaves one
         object for each node on its path, where Python's cycle collector would visit all children of
-        all of them. The second look-up of a key opens the lowest node of the path, and each later
-        one the next node above.
+        all of them. The second look-up of a key opens its entry and the lowest node above it, and
+        each later one the next node above.
         """
         if self._kids is None and (self._edit is not None or self._is_stored()):
             child = self._peek_child(digit)
@@ -281,16 +281,30 @@ class Index(Cell):
                 return child
             if isinstance(child, Index) and child._count > 1 and child._kids is None:
                 return child  # still closed: perhaps each look-up was for another key below it
+            self._open_passed()
         return self._open()[self._slot(digit)]
+
+    def _open_passed(self) -> None:
+        """Open the node, and let the next look-up of an entry that was looked up open the entry."""
+        kids = self._open()
+        rest: i64 = self._passed
+        while rest:
+            bit: i64 = rest & -rest
+            rest &= rest - 1
+            kid = kids[(2 if self._has_entry else 0) + bit_count(self._mask & (bit - 1))]
+            # The entries read before were other objects, which are gone.
+            if isinstance(kid, Index) and kid._count == 1:
+                kid._passed = 1
 
     def _held(self) -> Value:
         """Return the value of the node's own entry; the second call opens a stored node."""
-        is_first = self._count == 1 and self._sample is None
-        if not is_first or self._kids is not None or not self._is_stored():
+        data = self._encoding
+        if self._count > 1 or self._passed or self._kids is not None or data is None:
             return deref(self._open()[1])
-        entry = self._parse()
-        self._sample = key_bytes(deref(entry[0]))
-        return deref(entry[1])
+        if not self._is_stored():
+            return deref(self._open()[1])
+        self._passed = 1
+        return deref(kids_in(data, skip_kid(data, 2), 1, self._loader)[0][0])
 
     def _peek(self) -> list[object]:
         """Return the kids without opening a closed node: a write needs them once, for a new one."""
@@ -303,10 +317,17 @@ class Index(Cell):
             return self._sample
         kids, edit = self._kids, self._edit
         data = self._encoding if edit is None else edit.base
-        if kids is None and data is not None:
+        if data is not None:
             at: i64 = read_vlq(data, 1, len(data))[1]
-            loader = self._loader if edit is None else edit.loader
-            kids = kids_in(data, at if self._count == 1 else at + 1, 1, loader)[0]
+            if self._count > 1:
+                at += 1
+            size: i64 = data[at + 1]
+            # Nearly all keys are short strings or blobs, whose bytes are those of the key.
+            if (data[at] == 0x30 or data[at] == 0x31) and size < 0x80:
+                return data[at + 2 : at + 2 + min(size, INDEX_KEY_BYTES)]
+            if kids is None:
+                loader = self._loader if edit is None else edit.loader
+                kids = kids_in(data, at, 1, loader)[0]
         return key_bytes(deref(self._open()[0] if kids is None else kids[0]))
 
     def _any(self) -> bytes:

@@ -602,6 +602,10 @@ def test_keys_that_are_read_again_open_the_nodes_above_them(times: int) -> None:
     for wanted in ([10], [10, 100], [10, 100, 1_000], [10, 100, 1_000]):
         assert index.get("key 471") == "value 471 " * times
         assert sizes() == wanted
+        above = next(node for node in opened.values() if isinstance(node, Index) and node._kids)
+        entry = above.under("key 471")
+        assert len(entry) == 1
+        assert entry._kids is not None, "the second read opens the entry"
 
 
 def test_a_write_spares_the_children_that_another_thread_reads() -> None:
