@@ -67,29 +67,28 @@ _WRAPPERS: Final = {typing.Annotated, typing.Required, typing.NotRequired, typin
 class ValueType(Generic[T]):
     """A Python type of values, with the conversions to and from cells; `of` is None without one."""
 
-    __slots__ = ("_from_cell", "_to_cell", "of")
+    __slots__ = ("from_cell", "of", "to_cell")
+
+    to_cell: Callable[[T], Value]
+    """Return the cell that stores a value.
+
+    Raises: TypeMismatch: the value, or the part of it at the error's `path`, has another type.
+    """
+
+    from_cell: Callable[[Value], T]
+    """Return the value that a cell stores; unknown fields are ignored.
+
+    Raises: TypeMismatch: the cell, or the part of it at the error's `path`, does not fit.
+    """
 
     def __init__(self, of: Any, pair: Conversions) -> None:
         self.of: Final = of
-        self._to_cell, self._from_cell = pair
-
-    def to_cell(self, value: T) -> Value:
-        """Return the cell that stores a value.
-
-        Raises: TypeMismatch: the value, or the part of it at the error's `path`, has another type.
-        """
-        return self._to_cell(value)
+        # The functions themselves, not methods: a read or a write of a value calls one.
+        self.to_cell, self.from_cell = pair
 
     def to_cells(self, values: Iterable[T]) -> list[Value]:
         """Return `to_cell` of each; the position is the first step of an error's path."""
-        return _each(values, self._to_cell)
-
-    def from_cell(self, cell: Value) -> T:
-        """Return the value that a cell stores; unknown fields are ignored.
-
-        Raises: TypeMismatch: the cell, or the part of it at the error's `path`, does not fit.
-        """
-        return cast("T", self._from_cell(cell))
+        return _each(values, self.to_cell)
 
     def __repr__(self) -> str:
         return f"ValueType({type_name(self.of)})"

@@ -23,7 +23,6 @@ from datalattice.apps.kv.operations import GC_AGE as GC_AGE
 from datalattice.apps.kv.showing import (
     TYPE_TAGS as TYPE_TAGS,
     checked_shown as checked_shown,
-    live_entry as live_entry,
     put_shown as put_shown,
     shown_value as shown_value,
 )
@@ -32,4 +31,4 @@ from datalattice.apps.kv.watching import (
     Watch as Watch,
     as_store as as_store,
 )
-from datalattice.apps.kv.writing import delete as delete
+from datalattice.apps.kv.writing import delete as delete, live_entry as live_entry

@@ -22,12 +22,12 @@ from datalattice.apps.kv.joining import ENTRY_KEYS
 from datalattice.apps.kv.keys import checked_key, checked_text, checked_values
 from datalattice.apps.kv.showing import typed_value
 from datalattice.apps.kv.writing import (
-    KeyState,
     after,
     delete,
     due,
     expire_at,
     is_garbage,
+    live_entry,
     put_value_entry,
     read_slot,
     wrong_type,
@@ -88,13 +88,9 @@ class Operations(MutableMapping[str, T], Generic[T]):
         """Return the stored entry of a key, and the time."""
         return ENTRY_KEYS.get(self.store(), checked_text(key, "a key")), self._clock.now_ms()
 
-    def _slot(self, key: str) -> KeyState:
-        stored, now_ms = self._stored(key)
-        return read_slot(stored, now_ms)
-
     def _live(self, key: str) -> Entry | None:
-        slot = self._slot(key)
-        return slot.entry if slot.live else None
+        stored = ENTRY_KEYS.get(self.store(), checked_text(key, "a key"))
+        return live_entry(stored, self._clock.now_ms())
 
     def entry(self, key: str) -> Entry | None:
         """Return the entry of a live key, of any type; otherwise None."""
@@ -116,21 +112,18 @@ class Operations(MutableMapping[str, T], Generic[T]):
 
     # --- values ---
 
-    def _value(self, entry: Entry) -> T:
-        return typed_value(entry, self._type)
-
     def __getitem__(self, key: str) -> T:
         """Return the value of a live key; raise KeyError if the key is not live."""
         entry = self._live(key)
         if entry is None:
             raise KeyError(key)
-        return self._value(entry)
+        return typed_value(entry, self._type)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a live key, otherwise `default`."""
         entry = self._live(key)
         # "A key that is deleted or expired reads as None" (docs/kv.md "Operations").
-        return default if entry is None else self._value(entry)
+        return default if entry is None else typed_value(entry, self._type)
 
     def __setitem__(self, key: str, value: T) -> None:
         """Set a plain value; see `set`."""
@@ -143,7 +136,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
 
     def __contains__(self, key: object) -> bool:
         """Return whether the key is live."""
-        return isinstance(key, str) and self._slot(key).live
+        return isinstance(key, str) and self._live(key) is not None
 
     def __iter__(self) -> Iterator[str]:
         """Yield the live keys in the order of `scan`."""
@@ -206,7 +199,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
             slot = read_slot(stored, now_ms)
             # The stored entry itself: a key that is live stays as it is, with its time and expiry.
             if slot.entry is not None and slot.live:
-                return stored, self._value(slot.entry)
+                return stored, typed_value(slot.entry, self._type)
             return put_value_entry(stored, cell, None, now_ms), self._type.from_cell(cell)
 
         return self._write(key, write)
@@ -227,7 +220,8 @@ class Operations(MutableMapping[str, T], Generic[T]):
             entry = slot.entry if slot.live else None
             if entry is not None and entry.tag != VALUE_TAG:
                 raise wrong_type("MODIFY", entry)
-            fresh = kind.to_cell(function(missing if entry is None else self._value(entry)))
+            held = missing if entry is None else typed_value(entry, kind)
+            fresh = kind.to_cell(function(held))
             expire = None if entry is None else entry.expire
             # "Replaces a plain value ... and keeps its expiry" (docs/kv.md "Read, change, write").
             return pack_register(fresh, VALUE_TAG, after(slot, now_ms), expire), fresh
@@ -252,7 +246,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
             if slot.entry is None or not slot.live:
                 return stored, default
             # The value that this update removes, even if another writer came first.
-            return delete(stored, now_ms)[0], self._value(slot.entry)
+            return delete(stored, now_ms)[0], typed_value(slot.entry, self._type)
 
         found = self._write(key, write)
         if found is NOTHING:
@@ -380,7 +374,7 @@ class _Items(ItemsView[str, T]):
 
     def __iter__(self) -> Iterator[tuple[str, T]]:
         for key, entry in self._mapping.scan():
-            yield key, self._mapping._value(entry)
+            yield key, typed_value(entry, self._mapping._type)
 
 
 class _Values(ValuesView[T]):
@@ -390,7 +384,7 @@ class _Values(ValuesView[T]):
 
     def __iter__(self) -> Iterator[T]:
         for _key, entry in self._mapping.scan():
-            yield self._mapping._value(entry)
+            yield typed_value(entry, self._mapping._type)
 
 
 def live_keys(

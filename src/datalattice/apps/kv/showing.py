@@ -37,6 +37,7 @@ from datalattice.apps.kv.writing import (
     delete,
     delete_fields,
     expire_at,
+    live_entry,
     put_fields,
     read_slot,
     read_structure,
@@ -60,12 +61,6 @@ TYPE_TAGS: Final = {
 
 SHORT_MEMBERS_MAX: Final = 1_000
 """Most members of a structure that `short_value` reads."""
-
-
-def live_entry(stored: Value, now_ms: int) -> Entry | None:
-    """Return the live entry at a time; None if absent, deleted or expired."""
-    slot = read_slot(stored, now_ms)
-    return slot.entry if slot.live else None
 
 
 def shown_value(entry: Entry) -> Value:

@@ -14,7 +14,8 @@ from typing import Final, Generic, NamedTuple
 
 from datalattice.apps.kv.entries import VALUE, Entry
 from datalattice.apps.kv.joining import ENTRY_KEYS
-from datalattice.apps.kv.showing import live_entry, typed_value
+from datalattice.apps.kv.showing import typed_value
+from datalattice.apps.kv.writing import live_entry
 from datalattice.apps.valuetypes import T, ValueType
 from datalattice.cells import EMPTY_INDEX, Index, IndexPart, Value, same
 from datalattice.clock import Clock

@@ -58,6 +58,12 @@ def read_slot(stored: Value, now_ms: int) -> KeyState:
     return KeyState(entry, expired, there and not expired)
 
 
+def live_entry(stored: Value, now_ms: int) -> Entry | None:
+    """Return the live entry at a time; None if absent, deleted or expired."""
+    slot = read_slot(stored, now_ms)
+    return slot.entry if slot.live else None
+
+
 def after(slot: KeyState, now_ms: int) -> int:
     """Return the stamp of a write that replaces the stored entry. Units:  Unix milliseconds."""
     # "So a write wins over what its writer saw, even if the clock stands still or goes back"

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from itertools import islice
 from operator import index
-from typing import Final, Self, overload
+from typing import Final, Self, cast, overload
 
 from datalattice.apps.binding import Binding, bound, handle_text, owner_cell
 from datalattice.apps.queue import state as states
@@ -314,7 +314,10 @@ class Queue(Followable[T]):
         return self._type.from_cell(entry_value(state.entries[offset - state.start]))
 
     def _values(self, entries: Vector, start: int, stop: int) -> list[T]:
-        return [self._type.from_cell(cell) for cell in entry_values(entries, start, stop)]
+        cells = entry_values(entries, start, stop)
+        if self._type is UNTYPED:
+            return cast("list[T]", cells)
+        return [self._type.from_cell(cell) for cell in cells]
 
     def _value_of(self, entry: Value) -> T | None:
         return None if entry is None else self._type.from_cell(entry_value(entry))
