@@ -348,7 +348,7 @@ def _create_missing(
     call: ServiceCall, request: actions.TakeLock, place: LockPlace, made: HeldLock
 ) -> bool:
     path = request.path or "/"
-    drive = _present(call, request.drive, request.owner)
+    drive = _existing(call, request.drive, request.owner)
     # A lock on an absent path makes an empty file (RFC 4918, 7.3).
     if drive.exists(path):
         return False
