@@ -1238,8 +1238,8 @@ MUTATIONS: Final = (
     Mutation(
         "let own win a tie of two values",
         "apps/kv/joining.py",
-        "        a_wins = (a.utime, value_hash(a.cell)) > (b.utime, value_hash(b.cell))\n",
-        "        a_wins = a.utime >= b.utime\n",
+        "            a_wins = value_hash(a.cell) > value_hash(b.cell)\n",
+        "            a_wins = True\n",
         (UNIT + "apps/test_kv.py::test_of_two_values_written_at_one_time_the_greater_hash_stays",),
     ),
     Mutation(
