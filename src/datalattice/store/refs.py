@@ -76,6 +76,7 @@ def parse_time(text: str, now_ms: int) -> int:
     try:
         found = datetime.fromisoformat(text)
         found = found if found.tzinfo is not None else found.replace(tzinfo=UTC)
+        # In whole numbers: a float of seconds, times 1,000, may be cut to the millisecond before.
         since = found - datetime(1970, 1, 1, tzinfo=UTC)
         return (since.days * 86_400 + since.seconds) * SECOND_MS + since.microseconds // 1_000
     except (ValueError, OverflowError):
@@ -87,6 +88,7 @@ def parse_time(text: str, now_ms: int) -> int:
 
 def time_text(time_ms: int) -> str:
     """Return a time as ISO 8601 in UTC, with milliseconds; `parse_time` takes it back."""
+    # A wrong clock may have written a time beyond the years that `datetime` has.
     try:
         found = datetime.fromtimestamp(time_ms // SECOND_MS, UTC)
     except (ValueError, OverflowError):
@@ -102,6 +104,7 @@ def resolve_ref(store: ResolvableStore, text: str) -> bytes:
     back = _BACK.fullmatch(text)
     if back is not None:
         return _go_back(store, int(back[1] or 0))
+    # git writes a time as `@{...}`, which is taken, too.
     if text.startswith("@"):
         return moment_at(store, parse_time(text[1:].strip("{}"), store.clock.now_ms()))
     # No pin has a name that begins with 0x (`kept.pins.check_name`).

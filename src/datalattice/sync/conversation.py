@@ -428,6 +428,7 @@ class Requests:
 
     def excuse(self, busy_ms: int) -> None:
         """Extend all deadlines."""
+        # The answers may have come in that time and lie unread in the socket.
         for one in self._pending.values():
             one.deadline_ms += busy_ms
 

@@ -259,11 +259,13 @@ def written_by(payload: bytes) -> dict[bytes, bytes | None]:
     Keys come in the order of their last operations; those that are too long are left out.
     Raises: BadFormat: it is not a payload of this machine.
     """
+    # Own writes are canonical: they take one pass over the bytes, without messages.
     found = canonical_writes(payload)
     if found is None:
         found = {}
         for key, value in _changes(payload):
             found.pop(key, None)
+            # Passed over here as well: both ways must give one state on every node.
             if len(key) <= STATE_KEY_BYTES_MAX:
                 found[key] = value
     return found

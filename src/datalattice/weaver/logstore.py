@@ -274,6 +274,7 @@ class LogConsumer(_Follow[T], Generic[T]):
         """Return the next records without waiting; those of the call before are done."""
         self.finish()
         found = super().poll()
+        # The last one stands for all: done is a position in the log, not a set of records.
         for record in found[-1:]:
             self._deliver(record)
         return found
@@ -302,6 +303,7 @@ class LogConsumer(_Follow[T], Generic[T]):
 
     def rewind(self) -> None:
         """Go back to the first record that is not done, so that it is delivered again."""
+        # Only then: moving also drops the records that were read ahead.
         if self._delivered != self._done:
             self._move(self._done)
 
@@ -368,5 +370,6 @@ class LogConsumer(_Follow[T], Generic[T]):
         """Return how many records that are there now are not done. Cost: a pass over them."""
         seq = self._seq_of(self._done)
         with self._source.store().read() as view:
+            # Acks and system operations are in the log as well, and no consumer gets them.
             entries = view.entries(seq + 1)
             return sum(1 for one in entries if app_payload(one.signed.intention.payload))

@@ -243,6 +243,7 @@ def witness_content(
     store_id: bytes, intention_hash: bytes, wall_ms: int, prev_hash: bytes
 ) -> bytes:
     """Return the encoding of a `WitnessContent`, without its class: one is hashed an intention."""
+    # Tags and lengths in protobuf: field 1 has 16 bytes, 2 has 32, 3 is the time, 4 has 32.
     wall = _wall_field(wall_ms)
     return b"".join(
         (b"\x0a\x10", store_id, b"\x12\x20", intention_hash, wall, b"\x22\x20", prev_hash)

@@ -251,6 +251,7 @@ class State:
             raise StoreIdMismatch(
                 f"the state belongs to store {found.hex()}, not to {self.store_id.hex()}"
             )
+        # The kind before the schema, whose number means nothing to another machine.
         kind = txn.get(STATE_META, _STORE_TYPE)
         self._check_kind(kind)
         schema = txn.get(STATE_META, _SCHEMA)
@@ -466,6 +467,7 @@ class Folding:
         self._txn = txn
         self._layer = layer
         self.dag: Final = dag
+        # Two levels: an operation that fails empties its own, and those before stay in the batch.
         self._batch = [(table, Overlay(TableReader(txn, table))) for table in STATE_TABLES]
         self._own = {table: Overlay(below) for table, below in self._batch}
         self._tables = StateTables(

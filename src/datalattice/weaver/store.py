@@ -423,6 +423,8 @@ class WeaverStore:
         Raises: UnknownMethod; what the command raises, with nothing written; PayloadTooLarge,
                 TooManyCausalDeps.
         """
+        # A request with an id has a transaction of its own, in which its result is stored, too. Any
+        # other shares one, and its sync, with concurrent writers.
         if once is None:
             return self.execute_all(method, [request])[0]
         make = self._making(method, [request])
@@ -611,6 +613,7 @@ class WeaverStore:
         """
 
         def work(txn: GroupTxn) -> list[bytes]:
+            # In doubt, a peer may have more of this history than is here: it is asked first.
             check_fence(txn, self.id)
             part = self._section(txn)
             own = self._own_forks(txn.reader)
@@ -623,7 +626,9 @@ class WeaverStore:
             for signed in leaving:
                 intention = signed.intention
                 is_genesis = UniversalOp.decode(intention.payload).genesis is not None
+                # An ack says what was here at its time, and a store has one genesis.
                 if intention.payload and not is_genesis:
+                    # What is written once more has a new hash, also as a dependency.
                     deps = [again.get(dep, dep) for dep in intention.deps]
                     again[signed.hash] = self._write(txn, Proposal(intention.payload, deps))
             return list(again.values())
@@ -709,6 +714,7 @@ class WeaverStore:
         # stall rolls nothing back: the log goes on.
         if projection.events:
             messages = [event.message for event in projection.events]
+            # Streams are those of the machine: events of the system table have listeners instead.
             record(part, [one for one in messages if not isinstance(one, SystemEvent)])
         txn.after_commit(lambda: self._deliver(projection, own, seq, is_foreign=is_foreign))
 
@@ -716,6 +722,7 @@ class WeaverStore:
         self, projection: Projection, own: Sequence[SignedIntention], seq: int, *, is_foreign: bool
     ) -> None:
         self._stall = projection.stall
+        # `look` may have met a later commit of another process already.
         self._seen_seq = max(self._seen_seq, seq)
         if is_foreign:
             # "Every witnessed foreign intention resets a 5 s timer."

@@ -485,6 +485,7 @@ class Stores:
         They are refused in each store that has other peers, until one of these was asked.
         place: a text that differs in a copy, and after a move to another disk.
         """
+        # Looked up first: nearly every start finds it in place, and then commits nothing.
         with self._commits.read() as snapshot:
             if is_at(snapshot, self._key.public_key, place):
                 return
@@ -541,6 +542,7 @@ class Stores:
         record = records[id]
         for _ in range(STORE_TREE_DEPTH_MAX):
             part = section(txn, store_prefix(record.number))
+            # A child whose log has not come yet has no strategy; only peers of its parent send it.
             inherits = self._system(txn, record).strategy().inherited or read_head(part).seq == 0
             above = records.get(record.parent_id)
             if above is None or not inherits:
@@ -667,6 +669,7 @@ class Stores:
         return [
             _info(
                 child.store_id,
+                # Not in the inventory if this node could not adopt it: its kind may be unknown.
                 records.get(child.store_id, _Record(parent, 0, child.kind)),
                 child.name,
                 is_archived=child.status is ChildStatus.ARCHIVED,

@@ -203,6 +203,7 @@ def examine(reader: CellStore, work: AuditPlan, run: RunTasks) -> tuple[Sums, li
         # The list of spans goes to every task, so it is bounded.
         if len(damaged) > GAPS_MAX:
             spans = None
+            # Which of them entries lead to is then not found out, so none passes as a scar.
             for one in damaged:
                 one.is_needed = True
         inside = run("index", IndexTask(work, spans, slices), slices)
@@ -234,6 +235,7 @@ class _SparkTasks:
     def __call__(self, step: str, task: PacksTask | IndexTask, count: int) -> TaskCounts:
         """Run a step; see `RunTasks`."""
         ids = self._spark.range(0, count, 1, max(1, count))
+        # Divided among the tasks: none of them knows how many the others find.
         most = COLLECTED_MAX // max(1, count)
         with watching_tasks(self._spark, step, self._progress):
             # Facts and faults in one job: Spark takes 0.1 s to keep and to filter a few rows.
@@ -243,6 +245,7 @@ class _SparkTasks:
             if len(found) == sum(fact["faults"] for fact in counts):
                 self.found += map(_found, found)
             else:
+                # Kept by Spark: counting and listing would each read the store again.
                 every = ids.mapInArrow(task, COLUMNS).where(f"kind <> '{FACTS}'")
                 self.frames.append(every.localCheckpoint())
         return counts
@@ -475,6 +478,7 @@ def _as_batches(rows: Iterator[FaultRow], most: int | None) -> Iterator[pa.Recor
     def chosen() -> Iterator[FaultRow]:
         nonlocal left
         for row in rows:
+            # Facts pass uncounted: by their sum the driver sees that faults were left out.
             left -= row[0] != FACTS
             if left >= 0 or row[0] == FACTS:
                 yield row

@@ -121,6 +121,7 @@ class _WeaverReader:
         """Return the position before a record. Raises: UsageError: the log does not reach there."""
         end = table_end(view, self._options)
         found = view.position(number - 1)
+        # The state of a stalled store ends before its log, and has no rows of later records.
         if found is None or found.seq > end.seq:
             accepted = f"the log has {end.seq} records; the next one has the number {end.seq + 1}"
             raise bad_option(option, number, accepted)
@@ -190,6 +191,7 @@ class WeaverStreamReader(_WeaverReader, DataSourceStreamReader, SupportsTriggerA
             if isinstance(limit, ReadMaxRows):
                 # "most records that one batch of a stream reads" (docs/spark-weaver.md, Options).
                 last = min(last, begin.seq + limit.max_rows)
+            # Never before the start: Spark takes any other offset as a batch to be read.
             end = view.position(max(last, begin.seq))
             assert end is not None, "it is between two records that are there"
             return self._write(end)

@@ -131,6 +131,7 @@ class _Checker:
         self.taken.take(0, ETCH_HEADER_BYTES)
         self._take_block(0, ETCH_HEADER_BYTES)
         for slot in file.slots(report.add):
+            # All slots of its block were counted as empty; the file yields the used ones alone.
             report.empty_slots -= 1
             if slot.kind == BLOCK:
                 self._take_block(slot.level + 1, slot.target)
@@ -216,6 +217,7 @@ class _Checker:
                     head = number if kind == FIRST else head if kind == NEXT else -1
                     if turn:
                         heads[number] = head
+            # The walk is in one block of each level at a time, so no more are asked for again.
             if len(self.heads) > LEVELS:
                 self.heads.pop(next(iter(self.heads)))
             self.heads[slot.block] = heads

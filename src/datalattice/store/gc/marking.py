@@ -136,6 +136,7 @@ class CellMarker:
             stack = [hash for hash, location in zip(tops, locations, strict=True) if location >= 0]
         reported = self.cells
         while stack:
+            # From the end: depth first, so that the stack does not hold a level of a wide tree.
             batch = stack[-MARK_CELLS:]
             del stack[-MARK_CELLS:]
             batch.sort()  # index pages are then read in order
@@ -273,6 +274,7 @@ class StoreMarker(CellMarker):
                 raise damage_error(f"{path} at byte {found.offset}: {found.reason}")
             count += 1
             self.follow(found.hashes)
+            # The cell of the root may be in an earlier pack, when a former root is committed again.
             if found.root is not None:
                 self.follow([found.root])
             self._seen = found.end

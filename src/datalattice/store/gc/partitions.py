@@ -305,6 +305,7 @@ class StorePartitionReader:
     def locations(self, hashes: list[bytes]) -> list[int]:
         """Return the locations of cells, negative for those that are not here."""
         locations = self._store._index.find_many(hashes)
+        # A cell that is not found may be newer than what this reader has seen of the log.
         if min(locations, default=0) < 0 and self._store.refresh():
             locations = self._store._index.find_many(hashes)
         return locations

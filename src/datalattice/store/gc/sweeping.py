@@ -206,6 +206,7 @@ class SweepList:
         data = self._file.read(0, _HEAD.size)
         if data[:4] != _MAGIC or len(data) < _HEAD.size:
             raise UsageError(f"{self._path}: not a sweep list; `lattice spark gc` writes them")
+        # Before the checksum: a newer version may compute another one, and is no damage.
         version = _HEAD.unpack(data)[1]
         if version > SWEEP_VERSION:
             raise StoreVersion(

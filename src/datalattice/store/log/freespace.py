@@ -170,4 +170,5 @@ class FreeSpace:
             )
             if not is_full or not self._release():
                 raise
+            # Once more only: the next failure is raised, as there is nothing left to free.
             return attempt()

@@ -151,6 +151,7 @@ class LogState:
         locations = {
             hash: location | STAGED
             for hash, location, before in zip(pack.hashes, pack.locations, known, strict=True)
+            # A known cell may belong to a commit, so this copy must not make it a staged one.
             if before < 0
         }
         self.staged += len(locations)
@@ -180,6 +181,7 @@ class LogState:
 
     def move_to(self, position: LogPosition) -> None:
         """Continue at a position, with no pack in between."""
+        # Packs that wait for the end of their commit are not in the index, which ends before them.
         if self._whole == self.position:
             self._whole = position
         self.position = position

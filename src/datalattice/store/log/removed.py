@@ -396,6 +396,8 @@ def sweep_index(
         after = batch[-1][0]
         gone = [hash for hash, location in batch if is_removed(location)]
         if gone:
+            # Taken for a batch, so that commits do not wait for the whole scan. `sweep` asks again
+            # under it: a cell may have been committed anew since it was listed.
             with lock:
                 index.sweep(gone, is_removed)
         on_batch(len(batch))

@@ -108,6 +108,7 @@ class StagedSpans:
         waiting, self._waiting = self._waiting, []
         if not waiting:
             return
+        # Not one pack with just these staged cells: which are those of a value is not known.
         if pack is None or pack.staged != count:
             self.clear()
             return

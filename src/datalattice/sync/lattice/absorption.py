@@ -79,6 +79,7 @@ class Absorption(Absorbed):
 
     def need(self, hashes: Iterable[bytes], peer: str) -> None:
         """Note cells that are missing of what `peer` stated or sent."""
+        # Asked of the peer whose value needs them: it has them, and the sender may not.
         if peer == self.sender:
             self.missing.extend(hashes)
         elif found := list(hashes):

@@ -107,6 +107,7 @@ class Approach:
         loader = Ahead(incoming.cells.encodings(), self._ahead, self._store)
         if incoming.absent is not None:
             return loader.load(incoming.absent), loader
+        # Decoded anew: only `loader` finds the cells below that were fetched separately.
         return decode(encode(incoming.value), loader), loader
 
     def cells(self, incoming: Incoming, more: dict[bytes, bytes]) -> Mapping[bytes, bytes]:
@@ -201,6 +202,7 @@ class SlotFetches:
         missing: the hashes of the cells that are not here.
         """
         absent = set(missing)
+        # A cell that several slots of one value share is charged once, to the first of them.
         for slot, names in slots:
             if not absent:
                 return

@@ -46,6 +46,7 @@ class Hosting:
         Raises: MissingData: an owner's entry cannot be judged before its cell is here.
                 WorkExceeded: `work` does not pay for finding the owners of its parts.
         """
+        # A root of another type has no sections to cut; the merge decides what it takes of it.
         if not isinstance(value, Index):
             return value
         sections = self.rules.policy.sections

@@ -203,6 +203,7 @@ class HostingTable:
     def _decide(self, decision: Decision) -> None:
         decision = replace(decision, since_ms=self._clock.now_ms())
         after = {**self._decisions, decision.owner: decision}
+        # An owner about whom nothing is decided any more is under the policy alone.
         if decision.is_empty:
             del after[decision.owner]
         # The note is durable before the decision counts.

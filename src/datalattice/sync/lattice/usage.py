@@ -97,6 +97,7 @@ class Usage:
         self._counted_ms: dict[bytes, int] = {}
         for key, row in store.notes.rows().items():
             count = _read(row)
+            # A row under the key of another slot is damaged: its slot is counted again.
             if count is not None and count.slot.key == key:
                 self._put(key, count)
 
@@ -155,6 +156,7 @@ class Usage:
         """Return whether a slot may be counted anew, and note that it is."""
         now_ms = self._now_ms()
         last_ms = self._counted_ms.get(slot.key)
+        # A clock that was set back must not prevent counting until it has caught up.
         if last_ms is not None and 0 <= now_ms - last_ms < RECOUNT_MS:
             return False
         # All are dropped: to find the oldest of many would cost more than to count some again.
@@ -191,6 +193,7 @@ class Usage:
             if one is not None:
                 name = value_hash(one.slot.owner)
                 total = self._owner_bytes.pop(name, 0) + sign * one.size_bytes
+                # Owners without bytes leave, so that keys which sent something once take no memory.
                 if total:
                     self._owner_bytes[name] = total
         if count is not None:
@@ -199,6 +202,7 @@ class Usage:
     def add(self, slot: OwnerSlot, size: int, cells: int) -> Count:
         """Add to the count of an unsigned part; return the new one."""
         before = self._counts.get(slot.key, Count(slot, 0, 0, b""))
+        # An unsigned part is counted by what comes, not by its value, so its count has no root.
         now = Count(slot, before.size_bytes + size, before.cells + cells, b"")
         self.take(now)
         return now

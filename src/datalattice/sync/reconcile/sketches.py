@@ -149,6 +149,7 @@ class _SketchSession:
 
     def _heard(self, message: SketchMessage) -> None:
         self._messages += 1
+        # A peer that never ends a session would have 60 bytes for each hash held here.
         if self._messages > self._limits.messages:
             raise illegal(f"more than {self._limits.messages} messages")
         if not any(value is not None for value in vars(message).values()):
@@ -216,6 +217,8 @@ class SketchSender(_SketchSession):
 
     def _begin(self, theirs: SketchEstimate) -> SketchStep:
         self._both = self._sides(theirs)
+        # After `retry` this side has counted the attempt already; one that the receiver begins by
+        # itself is the next.
         if theirs.attempt != self._attempt + (not self._awaits_estimate):
             raise illegal(f"attempt {theirs.attempt} after attempt {self._attempt}")
         if theirs.attempt > self._attempts:
@@ -290,12 +293,14 @@ class SketchSender(_SketchSession):
 
     def _end(self, result: SketchResult, both: _Sides) -> SketchStep:
         wanted, given = read_ids(result.wanted), read_hashes(result.given)
+        # A decoder recovers at most one id from each cell, so an honest result is no longer.
         if not self._is_listed and len(wanted) + len(given) > self._sent:
             raise illegal(f"a result of more than {self._sent} differences, as many as cells")
         found = self._set.find(wanted)
         ours = [found[id] for id in wanted if id in found]
         # "Done means: equal set fingerprints after the exchange."
         if len(ours) < len(wanted) or not both.are_equal_without(ours, given):
+            # Two hashes may share an id. After the list no attempt is left, and ranges have no ids.
             if self._is_listed:
                 return SketchStep(by_ranges=True)
             return self._retry()
@@ -394,6 +399,8 @@ class SketchReceiver(_SketchSession):
             return SketchStep()  # sent ahead, before the sender knew
         size = len(window.cells) // SKETCH_CELL_BYTES
         expected = _next_window(self._have, self._windows, self._limits)
+        # Only the sender knows how many differences it expects, so its first window may have any
+        # size from the least on; the sizes of the others follow from it.
         is_first = self._have == 0
         if (
             window.attempt != self._attempt

@@ -170,6 +170,7 @@ class _Fetch:
     def hold(self, part: Part, now_ms: int) -> None:
         """Keep an intention that has come."""
         earned_ms = FETCH_PART_MS + len(part.data) // 100
+        # Bounded: a peer that sent quickly could otherwise be silent for all the time it earned.
         self.end_ms = min(self.end_ms + earned_ms, now_ms + FETCH_AHEAD_MS)
         if not self.held:
             self.held_ms = now_ms
@@ -185,6 +186,7 @@ class _Fetch:
         """Expect the predecessor of an intention of the chain next."""
         self.left -= 1
         prev = SignedIntention.decode(part.data).intention.store_prev
+        # The peer chooses what it answers: a chain that never meets `since` ends at its bound.
         if self.left and prev not in (self.since, ZERO_HASH):
             self.wanted[prev] = None
 
@@ -352,6 +354,7 @@ class WeaverConversation(talk.Outbox):
     def _over(self, exchange: int, reason: str) -> None:
         self._served.discard(exchange)
         fetch = self._fetches.pop(exchange, None)
+        # Each intention proves itself by its signature, so those that came are used all the same.
         if fetch is not None and fetch.held:
             self._deliver(fetch)
         if fetch is not None and fetch.wanted:
@@ -410,6 +413,7 @@ class WeaverConversation(talk.Outbox):
         if len(self._announced) + len(push.announced) > ANNOUNCED_MAX:
             self._events.append(talk.Doubted(f"it announced more than {ANNOUNCED_MAX} intentions"))
             return
+        # The first announcement counts: repeating it must not postpone the fetch.
         for hash in push.announced:
             self._announced.setdefault(hash, now_ms + GRAFT_MS)
 
@@ -553,7 +557,9 @@ class WeaverConversation(talk.Outbox):
         if due:
             for hash in due:
                 del self._announced[hash]
+            # As an offer of this peer, so that the one who announced them is asked for them.
             self._events.append(talk.Offered(GossipOffer(announced=tuple(due))))
+        # `_open` is a copy: `_give_up` removes from the tables themselves.
         for exchange, one in self._open().items():
             if one.deadline_ms <= now_ms:
                 self._events.append(talk.Fault("timeout", talk.NO_ANSWER))

@@ -61,6 +61,7 @@ class Neighbours:
 
     def meet(self, connection: str) -> None:
         """Take up a connection: each one becomes a neighbour with the same chance."""
+        # A second draw for the same connection would double its chance.
         if connection in self._is_eager or connection in self._others:
             return
         if len(self._is_eager) < self._limit:
@@ -103,4 +104,5 @@ class Neighbours:
         return False
 
     def _below(self, count: int) -> int:
+        # Of 64 random bits the remainder is even enough for any number of connections.
         return int.from_bytes(self._entropy.bytes(_DICE_BYTES), "big") % count
