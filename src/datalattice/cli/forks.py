@@ -112,6 +112,7 @@ def resolve(
         # "prints these records, or the entries that differ, as JSON lines" (docs/node.md "Forks"),
         # whatever the form of the output.
         return Records(map(whole_document, forks.parts(id)), dict, json_text, is_live=True)
+    # The full id: another branch with the same first digits may arrive before the action runs.
     request = ResolveFork(id=forks.id(id), how=chosen[0])
     done = call.on_replica(
         request,

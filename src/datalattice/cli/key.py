@@ -68,6 +68,8 @@ def new(call: Call, name: NameArgument = None) -> CommandResult:
     """
     path = call.folder.identity_path if name is None else _key_file(call.folder, name)
     key_pair = KeyPair.generate()
+    # "makes a key pair; never replaces one" (docs/cli.md "Commands"): without its former key, an
+    # owner could never write to its data again.
     write_key(path, key_pair)
     made = _describe(path, name or "", key_pair)
     text = [f"public key  {made['public_key']}", f"file        {path}"]
@@ -114,6 +116,7 @@ def name_key(
             raise UsageError(f"there is no name {name!r}; `lattice key names` lists them")
         return CommandResult({"removed": name}, [f"removed {name}"])
     # "A unique prefix of 4 or more" digits is compared with the owners here.
+    # A folder without a store has no owners to compare with; a full key or a DID works there too.
     known = owners_in(call.root()) if call.folder.store_path.is_dir() else []
     owner = call.owner_named(key, known)
     name_owner(call.folder, name, owner)
@@ -189,6 +192,7 @@ def delegate(
                 f"expected a path and an ability, such as kv/shop=crud, got {text!r}; abilities "
                 f"are {', '.join(ABILITIES)}"
             )
+        # A path behind a DID passes on rights of another owner; any other path is below this one.
         named = owner if path == "*" else path if path.startswith("did:") else f"{owner}/{path}"
         resources[named] = ability
     made = make_delegation(

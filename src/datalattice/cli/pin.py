@@ -66,6 +66,7 @@ def remove(
         raise UsageError("give either the name of one pin or --all")
     store = call.store()
     if name is None:
+        # The removed pins are not listed, because their file may be damaged.
         store.pins.clear()
         return CommandResult({"removed": "all"}, ["all pins removed"])
     document = _document(store.pins.unpin(name))

@@ -262,6 +262,7 @@ class TupleLattice(Lattice):
             if merged is not mine:
                 values[position] = None if merged is ABSENT else merged
                 changed = True
+        # The same object, by which callers see that there is nothing to sign or to store.
         if not changed and base is own:
             return own
         return as_operand(Vector.of(values), own, other)

@@ -301,6 +301,7 @@ class _SlotMerge:
         found: list[OwnerForked] = []
         for side, cell in ((OTHER, low), (OWN, high)):
             lost = tuple([report for report in logs if report.lost == side])
+            # The slot still has the kept cell; only a cell that leaves it is needed as evidence.
             if lost and cell is not kept:
                 found.append(OwnerForked(owner, path, kept, cell, LOG_BRANCH, lost))
         return found
@@ -446,4 +447,5 @@ class _OwnerMerge:
         else:
             signed = self._signed_child
             merged = isolated(context, own, other, lambda: signed.merge(own, other, context))
+        # A refused first value leaves no entry: an owner with None would differ from an absent one.
         return ABSENT if merged is None and not own_present else merged

@@ -258,6 +258,7 @@ class Drive(DriveReader):
         Cost:   rewrites the last chunk and its parent nodes, and writes the new chunks.
         Raises: as `write`.
         """
+        # The end is taken inside the update: of two appends at the same time both stay.
         self._change_content(path, lambda held: blob_overwrite(held, len(held), data, self._stage))
 
     def write_at(self, path: PathLike, position: int, data: bytes) -> None:

@@ -130,6 +130,7 @@ class RawFile(io.RawIOBase):
         origins: dict[int, Callable[[], int]] = {
             io.SEEK_SET: lambda: 0,
             io.SEEK_CUR: lambda: self._position,
+            # Asked at the call, because other writers may have moved the end.
             io.SEEK_END: lambda: len(self._content()),
         }
         if whence not in origins:

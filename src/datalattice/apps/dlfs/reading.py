@@ -87,6 +87,7 @@ def _usage(value: Value, depth: int, known: dict[tuple[bytes, int], DriveUsage])
     node = read_node(value)
     if node is not None and node.data is not None:
         return DriveUsage(blob_length(node.data), 1, 0)
+    # With the depth: where a shared subtree lies deeper, fewer of its entries have a path.
     key = value_hash(value), depth
     found = known.get(key)
     if found is None:
@@ -134,6 +135,7 @@ class DriveWatch(Stream[FileChange]):
     def __init__(self, cursor: LatticeCursor, *, wait: bool, timeout: float | None) -> None:
         super().__init__(cursor, wait=wait, timeout=timeout)
         self._cursor: Final = cursor
+        # Read after the subscription, so that every write after this state wakes the stream.
         self._seen = cursor.get()
 
     def _fetch(self) -> list[FileChange]:

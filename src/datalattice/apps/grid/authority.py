@@ -110,6 +110,7 @@ class KnownKeys:
     def take_wanted(self) -> tuple[str, ...]:
         """Return `wanted`, and clear it."""
         wanted = tuple(self._wanted)
+        # One by one rather than `clear`: a merge in another thread may have added a DID since.
         for did in wanted:
             self._wanted.pop(did, None)
         return wanted
@@ -133,6 +134,8 @@ class KnownKeys:
     def learn(self, did: str, found: frozenset[bytes] | str) -> None:
         """Store a result of `find`."""
         self._known.pop(did, None)  # moved to the end: the oldest goes first
+        # "A DID that cannot be resolved has no keys" (docs/grid.md "Who may write"): those of an
+        # earlier document were dropped above.
         if isinstance(found, str):
             self.failures[did] = found
             if len(self.failures) > _DIDS_MAX:

@@ -137,6 +137,7 @@ class StoredContent:
         # "Content").
         if number >= len(hashes) or hashlib.sha256(piece).digest() != hashes[number]:
             raise Corruption(f"the content {self.digest.hex()} is damaged at byte {start}")
+        # Kept, because callers read on in steps shorter than a piece, and each would hash it again.
         self._piece = (number, piece)
         return piece
 

@@ -123,6 +123,7 @@ def make_job_id(now_ms: int, last: bytes | None, entropy: Entropy) -> bytes:
     return (
         now_ms.to_bytes(_TIME_BYTES, "big")
         + count.to_bytes(_COUNT_BYTES, "big")
+        # They tell apart ids that two writers with one key make in the same millisecond.
         + entropy.bytes(_RANDOM_BYTES)
     )
 

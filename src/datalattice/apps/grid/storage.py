@@ -178,6 +178,7 @@ class Storage:
         source = self.backend.reader(name)
         if source is None:
             return None
+        # Read twice: no byte of damaged content leaves, and no more than a piece is in memory.
         self._check(name)
         return pieces_in(source)
 
@@ -224,6 +225,7 @@ class Storage:
     def delete(self, digest: bytes) -> bool:
         """Remove content; return whether it was present. A merge may bring it back."""
         self._ready()
+        # The hashes of its pieces stay: the name determines them, should the content come back.
         return self.backend.remove(checked_digest(digest))
 
     def verify(self) -> list[BadContent]:
@@ -320,6 +322,7 @@ class ContentWriter:
             )
         if self._sink is not None:
             self._sink.commit()
+        # After the commit: hashes are kept only of contents that the backend has.
         if self._pieces is not None:
             self._storage.keep_hashes(self.name, self._pieces.finish())
         self._finished()

@@ -94,6 +94,7 @@ class Batch(TypedOperations[T]):
         """
         if self._done:
             raise UsageError("the batch is over: begin another one")
+        # Before the update: a batch whose commit has failed cannot be committed once more.
         self._done = True
         if self._staged is not self._base:
             # "An error inside the block, or `WrongType` when it is committed, writes nothing"
@@ -311,6 +312,7 @@ class Database(TypedOperations[T], Tabular):
         """
         column, count = checked_text(key, "`key`, the column of keys,"), 0
         for keys, values in bound(self._binding, "load").rows_of(table, column, value):
+            # Checked before the edit of this part, so that the error names the column.
             for one in keys:
                 checked_text(one, f"a key in the column {column!r}")
             self.set_many(dict(zip(keys, values, strict=True)))

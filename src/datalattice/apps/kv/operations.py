@@ -184,6 +184,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
             ]
             return ENTRY_KEYS.put_many(store, entries), None
 
+        # An empty mapping is no write, so nothing is signed or sent for it.
         if cells:
             self._apply(step)
 
@@ -213,6 +214,7 @@ class Operations(MutableMapping[str, T], Generic[T]):
         Raises: WrongType: the key holds a structure or a list.
         """
         kind = self._type
+        # Converted and back: the function gets the same Python type whether or not the key is live.
         missing = None if default is None else kind.from_cell(kind.to_cell(default))
 
         def write(stored: Value, now_ms: int) -> tuple[Value, Value]:

@@ -64,6 +64,8 @@ class Watch(Stream[KeyChange[T]]):
     def _fetch(self) -> Iterable[KeyChange[T]]:
         before, after = self._seen, as_store(self._cursor.get())
         self._seen = after
+        # "An expiry is not a write and is not reported" (docs/kv.md "Watching"): both are read
+        # with one time, so that a key which expired in between is live in neither.
         return key_changes(before, after, self._prefix, self._clock.now_ms(), self._kind)
 
 

@@ -221,6 +221,7 @@ class ConcurrentTopic:
 
     def _flush(self) -> None:
         markers = [(worker, _Flush()) for worker in self._workers]
+        # All get their marker before the first is waited for: the workers commit at the same time.
         for worker, marker in markers:
             self._hand_over(worker, marker)
         for worker, marker in markers:

@@ -80,6 +80,8 @@ def append_branch(value: Value, branch: LogBranch, now_ms: int) -> tuple[Value, 
         for at, record in enumerate(tail[done:], done)
     ]
     location = Vector.of((start, len(records)))
+    # In the state that has the records: no crash can leave records without their mark, which a
+    # second call would then append again.
     meta = put_metadata(state.meta, branch.mark(done), location, now_ms)
     made = state._replace(
         # "timestamp := max(now, timestamp)"

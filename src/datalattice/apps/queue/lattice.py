@@ -168,6 +168,8 @@ def _join(a: QueueState, b: QueueState, context: MergeContext) -> QueueState | N
     winner = _longer(a, b, start, context)
     entries = winner.entries
     if winner.start < start:
+        # "A merge that would have to cut a log and keep more records than that is not made"
+        # (docs/queue.md "Merge").
         if winner.end - start > MERGE_RECORDS_MAX:
             return None
         # Step 4: "drop start - its own start leading entries"
@@ -352,6 +354,8 @@ class TopicLattice(Lattice):
             return own
         merged = self._merge_partitions(base, other, context)
         merged = _merge_meta(merged, base, other, context)
+        # An operand itself, so that a replica that only follows "keeps the leader's signature"
+        # (docs/queue.md "Merge").
         if same(merged, other):
             return other
         return own if own is not None and same(merged, base) else merged

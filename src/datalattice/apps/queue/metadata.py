@@ -183,6 +183,8 @@ def _element(rank: _Rank) -> Element | None:
 
 
 def _copy_entry(target: Map, source: Map, key: Value) -> Map:
+    # Removed where the winner has none: the loser's stamp under the winner's value would make the
+    # result depend on the order of merges.
     return target.put(key, source[key]) if key in source else target.remove(key)
 
 

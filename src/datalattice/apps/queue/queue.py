@@ -173,6 +173,7 @@ class Queue(Followable[T]):
         Raises: UsageError: `table` is not a table, or a column is missing. Others as `offer_many`.
         """
         count = 0
+        # One edit for each part: an error in a later part leaves the rows before it appended.
         for keys, values in bound(self._binding, "load").rows_of(table, key, value):
             self.offer_many(values, keys=keys)
             count += len(values)
@@ -185,6 +186,7 @@ class Queue(Followable[T]):
         headers: Iterable[object] | None,
     ) -> range:
         now_ms = present_ms(self._clock)
+        # Made before the update: `values` may be an iterator, which a second run would find empty.
         batch = NewRecords(values, now_ms, keys, headers)
         # Without records nothing is written: the state keeps its time and its signature.
         if not batch.count:

@@ -135,6 +135,7 @@ def imported(document: dict[str, Any]) -> CommandResult:
         )
     if document["dropped"]:
         notices.append(f"left out: {count_text(document['dropped'], 'part')}; the rest is merged")
+    # The rest stays merged. The exit code tells a script that it is not the complete root.
     return CommandResult(document, lines, EXIT_INCOMPLETE if document["dropped"] else 0, notices)
 
 
@@ -143,10 +144,12 @@ def _written(path: Path, *, force: bool) -> Iterator[BinaryIO]:
     """Yield a file to write; it gets its name, durably, only if the block ends without an error."""
     if path == _PIPE:
         yield sys.stdout.buffer
+        # Here rather than at the end of the process: an error of the output then fails the command.
         sys.stdout.buffer.flush()
         return
     if path.exists() and not force:  # an archive may be the only copy of its data
         raise UsageError(f"{path} exists already; --force replaces it")
+    # In the same folder, because a file can be renamed only within one file system.
     unfinished = path.with_name(path.name + ".part")
     try:
         with unfinished.open("wb", buffering=io.DEFAULT_BUFFER_SIZE) as out:

@@ -157,6 +157,7 @@ def repair(
     parts and --apply is not given.
     """
     folder = call.existing
+    # A running node has the store's lock, and in memory the root that is to be replaced.
     if apply and running(folder.path) is not None:
         raise UsageError(f"a node runs on {folder.path}; stop it before the root is repaired")
     store = call.enter(CellStore.open(folder.store_path) if apply else open_store_reader(folder))
@@ -187,6 +188,8 @@ def _commit_repair(store: CellStore, root: Value) -> str:
     now_ms = store.clock.now_ms()
     # File systems of some machines allow no colon in a name.
     name = f"before-repair-{time_text(now_ms).replace(':', '')}"
+    # Before the commit: if the process ends in between, there is a pin too many. The other way
+    # round, the former root could be collected.
     store.pins.pin(before, name, label="the root before malformed parts were left out")
     # `contains=False`: the new root lacks parts of the old one on purpose.
     store.commit(root, contains=False)
@@ -204,6 +207,7 @@ def _store_in(path: Path) -> Path:
     if found is None:
         raise UsageError(f"{path} has no store; name a node's folder or a store's")
     try:
+        # Opened once now: an error names this store before anything of the damaged one is changed.
         CellStore.open(found, read_only=True).close()
     except StoreFailed:
         CellStore.open(found).close()  # a writer rebuilds the index of a copied store

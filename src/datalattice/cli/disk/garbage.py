@@ -52,6 +52,8 @@ def stats(
     document = asdict(store.stats())
     if live:
         bar = call.bar(f"count {folder.store_path}")
+        # `disk gc` and this "count in the same way" (docs/store.md "Garbage"): it is the same
+        # collection, without its removals.
         found = store.collect(
             grace_ms=duration_ms(grace),
             dry_run=True,  # counted, not removed
@@ -144,6 +146,8 @@ def _stats_lines(document: dict[str, Any]) -> list[str]:
     last = pairs.pop("collected ms")
     left = pairs.pop("dead left")
     pairs["last gc"] = "never" if last is None else time_text(last)
+    # "Where no segment is worth dropping, nothing is removed" (docs/store.md "Garbage"): the line
+    # says why dead cells are still there after a collection.
     if left:
         pairs["last gc"] += f", left {left} dead cells in segments that are mostly alive"
     return pair_lines(pairs)

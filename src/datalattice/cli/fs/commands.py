@@ -134,6 +134,8 @@ def _branches(drive: Drive, path: str, indent: str) -> Iterator[str]:
         last = number == len(entries)
         mark = "/" if one.is_dir else f"  {one.size}"
         yield f"{indent}{'└─' if last else '├─'} {visible(one.name)}{mark}"
+        # The recursion ends with the paths: "A path has at most 100 names" (docs/dlfs.md "Names and
+        # paths").
         if one.is_dir:
             yield from _branches(drive, one.path, indent + ("   " if last else "│  "))
 

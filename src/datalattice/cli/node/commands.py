@@ -307,6 +307,7 @@ def stop(
     """End the running node of the folder; its store is closed when this returns."""
     folder, wait_s = call.folder, duration_s(wait)
     client = call.node("there is nothing to stop")
+    # Asked before the stop, because a node that has ended answers no question.
     found = health_document(client)
     client.call(StopNode())
     # A node keeps its store's lock to its end, so taking the lock proves that the node has ended.

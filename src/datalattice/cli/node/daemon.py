@@ -70,6 +70,7 @@ def daemon(
     given = {
         "port": port,
         "bind": bind,
+        # An empty list would replace the peers of node.toml; None means that the option is absent.
         "peers": peer or None,
         "rest": rest,
         "grpc": grpc,

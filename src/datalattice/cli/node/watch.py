@@ -126,6 +126,7 @@ def _compared(
     if before["root_hash"] != status["root_hash"] and not changed:
         changed = ["the value"]  # the root has no sections
     counted = before["counters"]
+    # A counter exists from its first count on, so a name that was absent before counts from 0.
     moved = {
         name: number - counted.get(name, 0)
         for name, number in sorted(status["counters"].items())

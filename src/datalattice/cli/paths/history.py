@@ -77,6 +77,7 @@ def _root_row(
     moment = entries[at]
     with explaining_gaps(store, past.short(moment.root_hash)):
         after = store.load(moment.root_hash)
+        # The oldest recorded root is compared with nothing, so all its slots count as changed.
         before = store.load(entries[at - 1].root_hash) if at else None
         slots = [_slot_row(*change) for change in slot_changes(before, after)]
     return {
@@ -109,6 +110,7 @@ def _is_fork(path: tuple[Value, ...], before: Value, after: Value) -> bool:
 
     try:
         return not is_descendant(path, after, before)
+    # Cells of former roots may be collected. A fork is reported only if both values can be read.
     except MissingData:
         return False
 

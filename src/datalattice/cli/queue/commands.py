@@ -292,6 +292,7 @@ def peek(
     if queue.peek_entry(wanted) is None:
         there = f"{state.start} to {state.end - 1}" if state.entries else "none"
         raise NoSuchPath(f"there is no record at offset {wanted}; offsets here: {there}")
+    # The record is still there: the cursor of a command stays at one root, whoever truncates now.
     (entry,) = queue.entries(wanted, wanted + 1)
     return CommandResult(_document(entry), [_short(entry)])
 

@@ -27,6 +27,7 @@ BATCH_LENGTH: Final = 4_000_000  # limits the memory for a fast pipe
 _PAUSE_S: Final = 0.2  # short for a person, long enough to group a pipe
 """Longest time that a record of a pipe waits for others of its commit."""
 
+# The default capacity of a pipe on Linux, so that one read can empty it.
 _READ_BYTES: Final = 1 << 16
 
 
@@ -37,6 +38,7 @@ class Pause:
 def values_of(given: list[str] | None, form: str) -> Iterator[Value | Pause]:
     """Return the values of the arguments, or else of standard input, as they arrive."""
     if given:
+        # All are parsed before the first is written: one wrong argument appends nothing.
         return iter([parse_value(value, form) for value in given])
     return _parsed(form)
 
@@ -88,6 +90,7 @@ def batches(
     length = 0
     began_s = 0.0
     for value in values:
+        # A pause ends no batch by itself. It lets the waiting time be checked while no line comes.
         if not isinstance(value, Pause):
             if not batch:
                 began_s = now_s()

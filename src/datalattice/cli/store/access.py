@@ -99,6 +99,7 @@ def handle(node: Node, name: str, kind: str | None, shown: str) -> Any:
         raise UsageError(f"the store {name!r} is of kind {info.kind}, not {shown}")
     from datalattice.weaver import store_id_text
 
+    # As bytes: programs may have written values of any type, which a command does not know.
     return node.store(name if info is None else store_id_text(info.id), kind, of=bytes)
 
 
@@ -124,6 +125,7 @@ def bytes_text(value: bytes | None) -> str:
     try:
         return value.decode()
     except UnicodeDecodeError:
+        # A text may begin with 0x as well. Programs use --json, which names the two differently.
         return f"0x{value.hex()}"
 
 

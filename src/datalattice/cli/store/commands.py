@@ -48,6 +48,7 @@ def create(
     stores = call.node_handle(makes_folder=parent is None).weaver
     above = None if parent is None else found(stores, parent).id
     try:
+        # Exclusive, because a name that two stores have does not say which of them a command means.
         made = stores.create(kind, name, above, exclusive=True)
     except AlreadyExists:
         raise AlreadyExists(f"there is a store {name!r} already; choose another name") from None
@@ -207,6 +208,7 @@ def forks(
 
 
 def _append(call: Call, name: str) -> CommandResult:
+    # `rejoin` gives records of the log other hashes, so no node may replicate the store meanwhile.
     if running(call.folder.path) is not None:
         raise UsageError(
             f"a node runs in {call.folder.path}; stop it first (`lattice node stop`): its history "
@@ -232,6 +234,7 @@ def fsck(
     info = found(stores, store)
     with stores.view(info.id) as view:  # not opened, because opening repairs the indexes
         faults = [str(fault) for fault in view.fsck(level)]
+        # From the snapshot that was checked: what a node appends meanwhile is in neither.
         count = view.last_seq()
     document = {"store": info.name, "level": level, "intentions": count, "faults": faults}
     text = faults or [f"{count:,} intentions, no fault"]

@@ -58,6 +58,7 @@ def _peer_row(peer: StorePeer, found: PeerPresence | None, matrix: SeenMatrix) -
         "name": peer.name,
         "status": peer.status.name.lower(),
         "online": found is not None,
+        # A peer that is away was not compared, so it is neither equal nor different: None.
         "equal": None if found is None else found.is_equal,
         "dirty": None if found is None else found.is_dirty,
         "lag": None if found is None else found.lag,
@@ -146,6 +147,7 @@ def sync_store(
     held = handle_of(reader(call), store)
     before = held.status().intentions
     results = held.sync(duration_s(timeout))
+    # Counted in the store, so the difference includes what local programs wrote meanwhile.
     after = held.status().intentions
     peers = [{"key": one.public_key.hex(), "error": one.error} for one in results]
     document = {"received": after - before, "intentions": after, "peers": peers}
@@ -196,6 +198,7 @@ def _states(held: StoreHandle, span: str | None, count: int | None) -> Iterator[
         left_s = _LOOK_S if end_s is None else min(_LOOK_S, end_s - time.monotonic())
         if shown == count or left_s <= 0:
             return
+        # Polled, because a peer connects and leaves without a change of the store.
         time.sleep(left_s)
 
 

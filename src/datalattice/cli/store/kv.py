@@ -86,6 +86,7 @@ def get(call: Call, store: StoreArgument, key: StoreKeyArgument) -> CommandResul
     value = _present(kv, store, key)
     conflicts = kv.conflicts(key)
     if conflicts:
+        # "everything else to standard error" (docs/cli.md "Output"): the output is the value alone.
         print_notice(
             f"{len(conflicts)} concurrent writes; `lattice kv conflicts {store} {key}` lists them"
         )

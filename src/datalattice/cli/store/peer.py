@@ -43,6 +43,7 @@ def invite(
     for one in given:
         parse_address(one)  # checked here, because else only the node that joins finds it
     text = handle_of(call.node_handle(makes_folder=False), store).invite(*given)
+    # Read from the token: these are the addresses at which the joining node looks for this one.
     reached = list(InviteToken.from_text(text).addresses)
     notices = [] if reached else [NOT_SERVED]
     return CommandResult({"token": text, "addresses": reached}, [text], notices=notices)
@@ -80,6 +81,8 @@ def revoke(
     found = [
         one for one in peers if one.name == peer or one.public_key.hex().startswith(peer.lower())
     ]
+    # A wrong match would shut out another peer, which then "gets nothing new on any connection"
+    # (docs/weaver.md).
     if len(found) != 1:
         known = ", ".join(one.public_key.hex()[:8] for one in found or peers)
         what = "names several peers" if found else "is not a peer of the store; its peers are"
