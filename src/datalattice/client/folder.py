@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Final
 
 from datalattice.crypto import SEED_BYTES, KeyPair, KeyRing
-from datalattice.errors import NoSigningKey, StoreLocked, UsageError
+from datalattice.errors import AlreadyExists, NoSigningKey, StoreLocked, UsageError
 from datalattice.lattice import MergeContext, verify_did
 from datalattice.store import Lock, RealDisk, replace_file, write_error
 
@@ -221,7 +221,7 @@ def read_key(path: Path) -> KeyPair:
 def write_key(path: Path, key_pair: KeyPair) -> None:
     """Write a key file that only its owner can read; an existing file is never replaced.
 
-    Raises: UsageError: there is a file already, or the folder cannot be written to.
+    Raises: AlreadyExists: there is a file already. UsageError: the folder cannot be written to.
     """
     disk = RealDisk()
     # The process id keeps two first writers from sharing the file.
@@ -238,7 +238,7 @@ def write_key(path: Path, key_pair: KeyPair) -> None:
         path.hardlink_to(fresh)
         disk.sync_folder(str(path.parent))  # makes the new name durable
     except FileExistsError as error:
-        raise UsageError(f"there is a key at {path} already; it was not replaced") from error
+        raise AlreadyExists(f"there is a key at {path} already; it was not replaced") from error
     except OSError as error:
         raise UsageError(f"the key file {path} cannot be written: {error.strerror}") from error
     finally:

@@ -66,13 +66,12 @@ def _below(path: tuple[Value, ...], before: Value, after: Value) -> Iterator[Cha
     """Yield the entries that differ; a value that is not a Map or Index counts as empty."""
     if same(before, after):
         return
-    if isinstance(before, Map) or (isinstance(after, Map) and not isinstance(before, Index)):
-        own = before if isinstance(before, Map) else EMPTY_MAP
-        other = after if isinstance(after, Map) else EMPTY_MAP
-        for key, _, mine, _, theirs in own.differences(other):
-            yield (*path, key), mine, theirs
-    else:
-        left = before if isinstance(before, Index) else EMPTY_INDEX
-        right = after if isinstance(after, Index) else EMPTY_INDEX
-        for key, _, mine, _, theirs in left.differences(right):
-            yield (*path, key), mine, theirs
+    # Both kinds: a value may change from one to the other.
+    own = before if isinstance(before, Map) else EMPTY_MAP
+    other = after if isinstance(after, Map) else EMPTY_MAP
+    for key, _, mine, _, theirs in own.differences(other):
+        yield (*path, key), mine, theirs
+    left = before if isinstance(before, Index) else EMPTY_INDEX
+    right = after if isinstance(after, Index) else EMPTY_INDEX
+    for key, _, mine, _, theirs in left.differences(right):
+        yield (*path, key), mine, theirs

@@ -1,4 +1,4 @@
-"""A command that is refused makes no folder, no key and no store."""
+"""The first write makes folder and key; a command that is refused makes nothing."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 from tests.unit.cli.conftest import Lattice
+
+from datalattice.cli.command import Call
 
 REFUSED = [
     # a command, and a part of its error
@@ -76,3 +78,13 @@ def test_a_value_that_cannot_be_read_makes_no_etch_file(
     made = tmp_path / "new.etch"
     assert lattice("etch", "write", made, *option).code != 0
     assert not made.exists()
+
+
+def test_a_key_that_another_first_write_made_meanwhile_is_used(
+    lattice: Lattice, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert lattice("queue", "offer", "t", "one").code == 0
+    key = lattice("key", "show").out
+    monkeypatch.setattr(Call, "_needs_key", lambda _self: True)  # as if it was made just now
+    assert lattice("queue", "offer", "t", "two").code == 0
+    assert lattice("key", "show").out == key

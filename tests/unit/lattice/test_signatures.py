@@ -50,3 +50,12 @@ def test_what_nobody_signed_is_one_change_of_its_section() -> None:
     after = root(2, data=Map.of([(bytes(32), "c")]))
     assert set(paths(before, after)) == {(QUEUE, ONE.public_key), (DATA,)}
     assert paths(Vector.of([1]), Vector.of([2])) == []
+
+
+def test_a_section_that_becomes_an_index_loses_its_slots_and_has_new_ones() -> None:
+    before = Index.of([(QUEUE, Map.of([(ONE.public_key, signed(ONE, 1))]))])
+    after = Index.of([(QUEUE, Index.of([(TWO.public_key, signed(TWO, 1))]))])
+    gone = ((QUEUE, ONE.public_key), signed(ONE, 1), None)
+    come = ((QUEUE, TWO.public_key), None, signed(TWO, 1))
+    assert list(slot_changes(before, after)) == [gone, come]
+    assert [path for path, _, _ in slot_changes(after, before)] == [gone[0], come[0]]
