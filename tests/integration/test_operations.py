@@ -139,6 +139,7 @@ def test_a_node_with_a_file_and_variables_serves_its_pages_and_ends_in_order(
     assert events[0]["address"] == node.address
     assert events[1]["root_hash"] == shown["root_hash"]
     assert sorted(path.name for path in home.iterdir()) == [
+        "edit.lock",
         "format.json",
         "key",
         "node.toml",
