@@ -1209,7 +1209,7 @@ def _addressed_end(data: bytes, at: i64) -> i64:
     if data[at] == TAG_REF:
         return at + 1 + HASH_BYTES if data[at + 1 : at + 1 + HASH_BYTES] == key else 0
     end = skip_kid(data, at)
-    # "Every value of other that it lacks": nil is none.
+    # The merge adds values, and nil stands for an absent one.
     return end if data[at] and sha3_256(data[at:end]) == key else 0
 
 

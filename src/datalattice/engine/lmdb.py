@@ -389,7 +389,7 @@ class _Transaction:
         return self._raw
 
     def _taken(self) -> Any:
-        """Return LMDB's transaction once, to be ended; None: there is none of this process."""
+        """Return LMDB's transaction, which the caller ends; None after that, and in a child."""
         raw, self._raw = self._raw, None  # later use raises instead of touching freed pages
         if self._pid != this_process.id:
             # LMDB would end it in the table of readers, or write its pages.

@@ -366,7 +366,7 @@ class Committer:
     def _end_sync(self) -> None:
         """Note that no sync is under way; the lock is held."""
         self._syncing = False
-        if self._awaiting:  # a condition that nobody waits for costs a microsecond, too
+        if self._awaiting:  # notifying takes a microsecond even without waiters
             self._turn.notify_all()
 
     def flush_durable(self) -> None:
