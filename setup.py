@@ -35,6 +35,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "apps/kv/keys.py",
     "apps/kv/kinds.py",
     "apps/kv/lattice.py",
+    "apps/kv/showing.py",
     "apps/kv/writing.py",
     "apps/queue/entries.py",
     "apps/queue/lattice.py",

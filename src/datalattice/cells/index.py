@@ -56,6 +56,9 @@ from datalattice.limits import EMBEDDED_BYTES_MAX, HASH_BYTES, INDEX_KEY_BYTES
 
 TAG_INDEX: Final = 0x84
 
+_LOW_MAX: Final = 32
+"""A node of at most so many entries is low in its tree: it opens without a look at its child."""
+
 ADDRESSED_TOGETHER: Final = 64
 """Most nodes that a merge reads together while it compares keys with the hashes of values."""
 
@@ -269,18 +272,21 @@ class Index(Cell):
         Of a stored node only this child is made, without its siblings: so a look-up leaves one
         object for each node on its path, where Python's cycle collector would visit all children of
         all of them. The second look-up of a key opens its entry and the lowest node above it, and
-        each later one the next node above.
+        each later one the next node above. A node of few entries is opened by the second look-up
+        below the same child.
         """
         if self._kids is None and (self._edit is not None or self._is_stored()):
-            child = self._peek_child(digit)
-            if type(child) is Ref:
-                child = child.resolve()
             bit: i64 = 1 << digit
-            if not self._passed & bit:
-                self._passed |= bit
-                return child
-            if isinstance(child, Index) and child._count > 1 and child._kids is None:
-                return child  # still closed: perhaps each look-up was for another key below it
+            if self._count > _LOW_MAX or not self._passed & bit:
+                child = self._peek_child(digit)
+                if type(child) is Ref:
+                    child = child.resolve()
+                if not self._passed & bit:
+                    self._passed |= bit
+                    return child
+                # Still closed: perhaps each look-up was for another key below it.
+                if isinstance(child, Index) and child._count > 1 and child._kids is None:
+                    return child
             self._open_passed()
         return self._open()[self._slot(digit)]
 
@@ -363,7 +369,9 @@ class Index(Cell):
             digit: i64 = digit_at(wanted, node._depth)
             if not node._mask & (1 << digit):
                 return None
-            node = index_node(node._child(digit), node._count, node._depth)
+            kids = node._kids
+            kid = node._child(digit) if kids is None else kids[node._slot(digit)]
+            node = index_node(kid, node._count, node._depth)
         if node._count and node._has_entry and node._key() == wanted:
             return node
         return None

@@ -18,7 +18,7 @@ import shutil
 import struct
 import threading
 from collections.abc import Callable, Iterable
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 from typing import Final, Protocol
 
@@ -392,15 +392,9 @@ class RealDisk:
         id the number of the device is used, which a restart may change. A folder that is removed
         and restored may get the number of its old inode, but not its time of birth.
         """
-        try:
-            # Hashed, because a folder may be copied and the id must not leave this machine
-            # (machine-id(5)).
-            machine = sha3_256(b"datalattice place " + _MACHINE_ID.read_bytes()).hex()[:32]
-        except OSError:
-            machine = "-"
         found = Path(path).stat()
         system = os.statvfs(path).f_fsid or found.st_dev
-        return f"{machine} {system} {found.st_ino} {birth_time(path)}"
+        return f"{_machine()} {system} {found.st_ino} {birth_time(path)}"
 
     def lock(self, path: str) -> LockFile:
         return FileLock(path)
@@ -432,6 +426,17 @@ class RealDisk:
             return 0
 
 
+@cache
+def _machine() -> str:
+    """Return a word for this machine, "-" if it has none."""
+    try:
+        # Hashed, because a folder may be copied and the id must not leave this machine
+        # (machine-id(5)).
+        return sha3_256(b"datalattice place " + _MACHINE_ID.read_bytes()).hex()[:32]
+    except OSError:
+        return "-"
+
+
 def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
     """Return the system's `sync_file_range`, None if it has none."""
     try:
@@ -455,10 +460,19 @@ def birth_time(path: str) -> str:
     return str(made) if made is not None else _from_c_library(path)
 
 
-def _from_c_library(path: str) -> str:
+@cache
+def _statx() -> Callable[..., int] | None:
+    """Return the system's `statx`, None if it has none."""
     try:
-        statx = ctypes.CDLL(None).statx
+        made: Callable[..., int] = ctypes.CDLL(None).statx
     except (OSError, AttributeError):
+        return None
+    return made
+
+
+def _from_c_library(path: str) -> str:
+    statx = _statx()
+    if statx is None:
         return ""
     answer = ctypes.create_string_buffer(_ANSWER_BYTES)
     failed = statx(_CURRENT_FOLDER, os.fsencode(path), 0, _BIRTH_TIME, answer)

@@ -16,6 +16,7 @@ import fcntl
 import os
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import count
 from pathlib import Path
 from typing import Final
@@ -97,7 +98,7 @@ class FileLock:
 
     def _sign(self) -> None:
         # Padded, to overwrite a longer text: truncating the file takes milliseconds.
-        text = f"{os.getpid()} {_start_time()} {next(_taken)}".ljust(TEXT_BYTES) + "\n"
+        text = f"{os.getpid()} {_start_time(os.getpid())} {next(_taken)}".ljust(TEXT_BYTES) + "\n"
         self._text = text.encode()
         self._generation = 0
         self._write(lock_mark(self._text, 0), 0)
@@ -236,10 +237,11 @@ def _whole(kind: int) -> bytes:
     return struct.pack("hhqqi", kind, os.SEEK_SET, 0, 0, 0)
 
 
-def _start_time() -> str:
-    """Return this process's start, in clock ticks since the boot; "-" where it is unknown."""
+@lru_cache(maxsize=1)  # of a forked child anew
+def _start_time(pid: int) -> str:
+    """Return a process's start, in clock ticks since the boot; "-" where it is unknown."""
     try:
-        status = Path("/proc/self/stat").read_text("ascii")
+        status = Path(f"/proc/{pid}/stat").read_text("ascii")
     except OSError:
         return "-"
     return status.rpartition(")")[2].split()[19]

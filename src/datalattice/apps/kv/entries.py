@@ -41,16 +41,18 @@ _REGISTER_NAMES: Final = {VALUE_TAG: "value", LIST_TAG: "list"}
 class Entry:
     """The elements of an entry; `cell` is its Vector. A class compiles better than a NamedTuple.
 
-    Shapes: kind: None for a register. tag: -1 if the type is nil, -2 if it is not an integer.
-            members: those of a structure, empty for a register. base: -1 if absent.
+    Shapes: value: the element, of a structure perhaps None. kind: None for a register. tag: -1 if
+            the type is nil, -2 if it is not an integer. members: those of a structure, empty for a
+            register. base: -1 if absent.
     Units:  utime, expire, base: Unix milliseconds.
     """
 
-    __slots__ = ("base", "cell", "expire", "kind", "members", "tag", "utime")
+    __slots__ = ("base", "cell", "expire", "kind", "members", "tag", "utime", "value")
 
     def __init__(
         self,
         cell: Vector,
+        value: Value,
         kind: StructureKind | None,
         tag: int,
         members: Index,
@@ -59,6 +61,7 @@ class Entry:
         base: int,
     ) -> None:
         self.cell: Final = cell
+        self.value: Final = value
         self.kind: Final = kind
         self.tag: Final = tag
         self.members: Final = members
@@ -85,7 +88,7 @@ class Entry:
 
     def is_tombstone(self) -> bool:
         """Return whether the key was deleted: value and type are nil."""
-        return self.tag == NO_TIME and self.cell[VALUE] is None
+        return self.tag == NO_TIME and self.value is None
 
     def is_zero(self) -> bool:
         """Return whether the entry is `[nil nil 0 nil]`, which loses to every other entry."""
@@ -130,11 +133,11 @@ def read_entry(cell: Value) -> Entry | None:
     # -2 is neither a known kind nor a tombstone.
     tag = (NO_TIME if given is None else -2) if number is None or number < 0 else number
     expire = _long(parts[EXPIRE])
-    kind = STRUCTURE_KINDS.get(tag)
+    value = parts[VALUE]
+    kind = None if tag == VALUE_TAG else STRUCTURE_KINDS.get(tag)
     # "Everything else, a type not known here included, is a *register*" (docs/kv.md "Entries").
     if kind is None:
-        return Entry(cell, None, tag, EMPTY_INDEX, utime, expire, NO_TIME)
-    value = parts[VALUE]
+        return Entry(cell, value, None, tag, EMPTY_INDEX, utime, expire, NO_TIME)
     if value is None:
         value = EMPTY_INDEX
     # A structure's expiry counts in a merge, so it must be a number.
@@ -147,7 +150,7 @@ def read_entry(cell: Value) -> Entry | None:
         if stated is None or stated >= utime:
             return None
         base = stated
-    return Entry(cell, kind, tag, value, utime, expire, base)
+    return Entry(cell, parts[VALUE], kind, tag, value, utime, expire, base)
 
 
 def is_sound_entry(cell: Value) -> bool:

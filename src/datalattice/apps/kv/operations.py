@@ -20,7 +20,7 @@ from typing import Any, Final, Generic, TypeVar, cast
 from datalattice.apps.kv.entries import VALUE_TAG, Entry, pack_register
 from datalattice.apps.kv.joining import ENTRY_KEYS
 from datalattice.apps.kv.keys import checked_key, checked_text, checked_values
-from datalattice.apps.kv.showing import typed_value
+from datalattice.apps.kv.showing import read_value, typed_value
 from datalattice.apps.kv.writing import (
     after,
     delete,
@@ -114,16 +114,15 @@ class Operations(MutableMapping[str, T], Generic[T]):
 
     def __getitem__(self, key: str) -> T:
         """Return the value of a live key; raise KeyError if the key is not live."""
-        entry = self._live(key)
-        if entry is None:
+        found = self.get(key, NOTHING)
+        if found is NOTHING:
             raise KeyError(key)
-        return typed_value(entry, self._type)
+        return cast("T", found)
 
     def get(self, key: str, default: Any = None) -> Any:
         """Return the value of a live key, otherwise `default`."""
-        entry = self._live(key)
         # "A key that is deleted or expired reads as None" (docs/kv.md "Operations").
-        return default if entry is None else typed_value(entry, self._type)
+        return read_value(self.store(), key, self._clock.now_ms(), self._type, default)
 
     def __setitem__(self, key: str, value: T) -> None:
         """Set a plain value; see `set`."""

@@ -14,8 +14,9 @@ import math
 from collections.abc import Iterable, Iterator
 from typing import Final, cast
 
-from datalattice.apps.kv.entries import LIST_TAG, VALUE, VALUE_TAG, Entry, pack_register
-from datalattice.apps.kv.keys import checked_key
+from datalattice.apps.kv.entries import LIST_TAG, VALUE_TAG, Entry, pack_register
+from datalattice.apps.kv.joining import ENTRY_KEYS
+from datalattice.apps.kv.keys import checked_key, checked_text
 from datalattice.apps.kv.kinds import (
     COUNTER,
     COUNTER_TAG,
@@ -70,7 +71,7 @@ def shown_value(entry: Entry) -> Value:
     """
     kind = entry.kind
     if kind is None:
-        return entry.cell[VALUE]
+        return entry.value
     if kind is HASH:
         return by_field(entry.members)
     if kind is SET:
@@ -82,10 +83,19 @@ def shown_value(entry: Entry) -> Value:
 
 def short_value(entry: Entry) -> Value:
     """Return an entry as one value; a large structure as it is stored, which needs no full read."""
-    members = entry.cell[VALUE]
+    members = entry.value
     # A notebook's table must not read a structure of any size.
     is_long = isinstance(members, (Index, Map)) and len(members) > SHORT_MEMBERS_MAX
     return members if is_long else shown_value(entry)
+
+
+def read_value(store: Index, key: str, now_ms: int, type: ValueType[T], missing: object) -> object:
+    """Return the value of a key of a store, `missing` if the key is not live at `now_ms`.
+
+    Raises: TypeMismatch: a plain value does not fit the type. UsageError: the key is no text.
+    """
+    entry = live_entry(ENTRY_KEYS.get(store, checked_text(key, "a key")), now_ms)
+    return missing if entry is None else typed_value(entry, type)
 
 
 def typed_value(entry: Entry, type: ValueType[T]) -> T:
@@ -96,7 +106,7 @@ def typed_value(entry: Entry, type: ValueType[T]) -> T:
     # "In a database of a named type only plain values are of that type" (docs/kv.md "As one
     # value").
     if entry.tag == VALUE_TAG:
-        return type.from_cell(entry.cell[VALUE])
+        return type.from_cell(entry.value)
     return cast("T", shown_value(entry))
 
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Final, Generic, NamedTuple
 
-from datalattice.apps.kv.entries import VALUE, Entry
+from datalattice.apps.kv.entries import Entry
 from datalattice.apps.kv.joining import ENTRY_KEYS
 from datalattice.apps.kv.showing import typed_value
 from datalattice.apps.kv.writing import live_entry
@@ -102,7 +102,7 @@ def _change(
     if now is None:
         return None if was is None else KeyChange(key, None, None, typed_value(was, kind))
     # A write that readers cannot see, such as a new expiry, is not reported.
-    if was is not None and was.tag == now.tag and same(was.cell[VALUE], now.cell[VALUE]):
+    if was is not None and was.tag == now.tag and same(was.value, now.value):
         return None
     previous = None if was is None else typed_value(was, kind)
     return KeyChange(key, now.type_name, typed_value(now, kind), previous)

@@ -15,7 +15,6 @@ from typing import Final, TypeVar
 
 from datalattice.apps.kv.entries import (
     LIST_TAG,
-    VALUE,
     VALUE_TAG,
     Entry,
     pack_register,
@@ -137,7 +136,7 @@ def read_list(stored: Value, operation: str, now_ms: int) -> Vector:
         return EMPTY_VECTOR
     if slot.entry.tag != LIST_TAG:
         raise wrong_type(operation, slot.entry)
-    held = slot.entry.cell[VALUE]
+    held = slot.entry.value
     return held if isinstance(held, Vector) else EMPTY_VECTOR
 
 
