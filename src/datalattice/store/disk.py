@@ -437,18 +437,23 @@ def _machine() -> str:
         return "-"
 
 
-def _sync_file_range() -> Callable[[int, int, int, int], int] | None:
-    """Return the system's `sync_file_range`, None if it has none."""
+def _c_function(name: str, *arguments: type) -> Callable[..., int] | None:
+    """Return a function of the C library, None if the system has none of this name."""
     try:
-        call = ctypes.CDLL(None).sync_file_range
+        found = getattr(ctypes.CDLL(None), name)
     except (OSError, AttributeError):
         return None
-    call.argtypes = [ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint]
-    made: Callable[[int, int, int, int], int] = call
+    found.argtypes = list(arguments)
+    made: Callable[..., int] = found
     return made
 
 
-_write_ahead: Final = _sync_file_range()
+_write_ahead: Final = _c_function(
+    "sync_file_range", ctypes.c_int, ctypes.c_int64, ctypes.c_int64, ctypes.c_uint
+)
+_statx: Final = _c_function(
+    "statx", ctypes.c_int, ctypes.c_char_p, ctypes.c_int, ctypes.c_uint, ctypes.c_char_p
+)
 
 
 def birth_time(path: str) -> str:
@@ -460,22 +465,11 @@ def birth_time(path: str) -> str:
     return str(made) if made is not None else _from_c_library(path)
 
 
-@cache
-def _statx() -> Callable[..., int] | None:
-    """Return the system's `statx`, None if it has none."""
-    try:
-        made: Callable[..., int] = ctypes.CDLL(None).statx
-    except (OSError, AttributeError):
-        return None
-    return made
-
-
 def _from_c_library(path: str) -> str:
-    statx = _statx()
-    if statx is None:
+    if _statx is None:
         return ""
     answer = ctypes.create_string_buffer(_ANSWER_BYTES)
-    failed = statx(_CURRENT_FOLDER, os.fsencode(path), 0, _BIRTH_TIME, answer)
+    failed = _statx(_CURRENT_FOLDER, os.fsencode(path), 0, _BIRTH_TIME, answer)
     (found,) = _FOUND.unpack_from(answer.raw)
     # The mask says which fields the file system filled in.
     if failed or not found & _BIRTH_TIME:
