@@ -6,13 +6,14 @@ import os
 import re
 import shlex
 import signal
-import socket
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from datalattice.testing.ports import held_port
 
 ROOT = Path(__file__).resolve().parent.parent
 SERVER = ROOT / "tests" / "scripts" / "forking_server.py"
@@ -103,12 +104,6 @@ def script_of(page: Path, folder: Path) -> str:
     )
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 @pytest.mark.once
 @pytest.mark.timeout(240)
 @pytest.mark.parametrize("page", SHELL_PAGES, ids=lambda page: page.name)
@@ -127,15 +122,16 @@ def test_commands_of_a_page_run_in_order_twice_in_one_folder(
         "PATH": f"{programs}:{os.environ['PATH']}",
     }
     for attempt in ("first", "second"):
-        ran = subprocess.run(
-            ["bash", "-c", script_of(page, tmp_path).replace(PORT, str(free_port()))],
-            cwd=tmp_path,
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=110,
-            check=False,
-        )
+        with held_port() as port:
+            ran = subprocess.run(
+                ["bash", "-c", script_of(page, tmp_path).replace(PORT, str(port))],
+                cwd=tmp_path,
+                env=environment,
+                capture_output=True,
+                text=True,
+                timeout=110,
+                check=False,
+            )
         assert ran.returncode == 0, f"{attempt} run: {ran.stdout}{ran.stderr}"
 
 

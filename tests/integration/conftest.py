@@ -9,6 +9,8 @@ from typing import Any
 
 import pytest
 
+from datalattice.testing.ports import held_port
+
 LOOPBACK = "127.0.0.1"
 MDNS_GROUP = "224.0.0.251"
 
@@ -23,6 +25,13 @@ def spark() -> Iterator[Any]:
     register(session)
     yield session
     end_session(session)
+
+
+@pytest.fixture
+def port() -> Iterator[int]:
+    """Give a port at which a node can be started, and again after it ended."""
+    with held_port() as port:
+        yield port
 
 
 @pytest.fixture

@@ -68,6 +68,7 @@ from datalattice.errors import (
 from datalattice.lattice import did_of
 from datalattice.node import take_socket
 from datalattice.testing.polling import until
+from datalattice.testing.ports import held_port
 from datalattice.testing.processes import killing
 
 pytest.importorskip("starlette")
@@ -273,8 +274,9 @@ def health(daemon: Process) -> dict[str, Any]:
 def test_a_port_that_is_taken_is_tried_again_and_the_other_doors_serve(
     door: str, tmp_path: Path, ending: contextlib.ExitStack
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        address = f"127.0.0.1:{taken.getsockname()[1]}"
+    port = ending.enter_context(held_port())  # a third process would keep it from the daemon
+    with socket.create_server(("127.0.0.1", port)):
+        address = f"127.0.0.1:{port}"
         daemon = ending.enter_context(Process(tmp_path / "node", f"--{door}", address))
         with RestClient(daemon.ready["doors"]["socket"]) as client:
             client.call(OfferRecords(topic="log", values=("a",)))

@@ -31,7 +31,7 @@ from datalattice.node import NodeServer, open_node
 from datalattice.node.fencing import CLONED, UNFENCED
 from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.sync import sign_start
-from datalattice.testing.polling import until_async
+from datalattice.testing.polling import LIMIT_S, until_async
 
 OWNER = KeyPair(b"o" * 32)
 ONE, TWO, THREE = (KeyPair(bytes([seed]) * 32) for seed in (1, 2, 3))
@@ -39,7 +39,7 @@ ONE, TWO, THREE = (KeyPair(bytes([seed]) * 32) for seed in (1, 2, 3))
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             await work()
 
     asyncio.run(bounded())
@@ -158,14 +158,13 @@ def test_without_an_answer_in_time_writes_are_accepted_and_the_node_says_so(sile
     run(work)
 
 
-def test_the_first_answer_of_a_peer_ends_being_unfenced() -> None:
+def test_the_first_answer_of_a_peer_ends_being_unfenced(port: int) -> None:
     async def work() -> None:
-        async with device(TWO) as peer:
+        async with device(TWO, port=port) as peer:
             address = str(peer.address)
         async with device(ONE, None, address, fence_wait_ms=20) as node:
             assert node.observer.has(UNFENCED)
             await offer(node, 0, 5)
-            port = int(address.rpartition(":")[2])
             async with device(TWO, None, port=port):
                 await until_async(lambda: node.is_fenced)
                 assert not node.observer.has(UNFENCED)
@@ -286,10 +285,10 @@ def test_writes_from_threads_wait_for_the_fence_and_what_is_the_nodes_own_does_n
     run(work)
 
 
-def test_a_peer_that_is_back_after_long_is_asked_before_the_next_write() -> None:
+def test_a_peer_that_is_back_after_long_is_asked_before_the_next_write(port: int) -> None:
     async def work() -> None:
         theirs = MemoryStore()
-        async with device(TWO, theirs) as peer:
+        async with device(TWO, theirs, port=port) as peer:
             await offer(peer, 0, 3)
             address = str(peer.address)
             options = {"fence_again_ms": 1, "fence_wait_ms": 5_000}
@@ -300,7 +299,7 @@ def test_a_peer_that_is_back_after_long_is_asked_before_the_next_write() -> None
         try:
             await until_async(lambda: not node.peers[0].connected)
             # What was written elsewhere meanwhile, on the third device of the owner.
-            async with device(TWO, theirs, port=int(address.rpartition(":")[2])) as peer:
+            async with device(TWO, theirs, port=port) as peer:
                 await offer(peer, 3, 60)
                 await until_async(is_connected(node))
                 await asyncio.sleep(0)  # the fence hears of it
@@ -332,13 +331,13 @@ def test_a_folder_that_stays_where_it_is_starts_as_usual(tmp_path: Path) -> None
     run(work)
 
 
-def test_a_copied_folder_refuses_to_write_until_a_peer_was_asked(tmp_path: Path) -> None:
+def test_a_copied_folder_refuses_to_write_until_a_peer_was_asked(tmp_path: Path, port: int) -> None:
     async def work() -> None:
         async with device(ONE, tmp_path / "a") as node:
             await offer(node, 0, 5)
         copy = copied(tmp_path / "a", tmp_path / "copy")
         waits = {"fence_moved_wait_ms": 50, "fence_wait_ms": 10_000}
-        async with device(TWO) as peer:
+        async with device(TWO, port=port) as peer:
             address = str(peer.address)
         for _ in range(2):  # it stays a copied folder however often it is started
             async with device(ONE, copy, address, **waits) as node:
@@ -349,7 +348,7 @@ def test_a_copied_folder_refuses_to_write_until_a_peer_was_asked(tmp_path: Path)
                     await node.fenced()
                 assert "copied, restored or moved" in node.observer.health
         async with (
-            device(TWO, None, port=int(address.rpartition(":")[2])),
+            device(TWO, None, port=port),
             device(ONE, copy, address, **waits) as node,
         ):
             await until_async(lambda: node.is_fenced)

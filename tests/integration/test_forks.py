@@ -447,14 +447,11 @@ def living_child() -> Iterator[int]:
         os.waitpid(child, 0)
 
 
-def test_a_child_keeps_no_socket_of_a_node_that_ends(tmp_path: Path) -> None:
+def test_a_child_keeps_no_socket_of_a_node_that_ends(tmp_path: Path, port: int) -> None:
     path = tmp_path / "data"
     with ExitStack() as stack:
-        with datalattice.serve(path) as node:
+        with datalattice.serve(path, port=port) as node:
             node.queue("log").offer("parent")
-            address = node.address
-            assert address is not None
-            port = int(address.rpartition(":")[2])
             with socket.create_connection(("127.0.0.1", port)) as peer:
                 peer.settimeout(PATIENCE_S)
                 stack.enter_context(living_child())

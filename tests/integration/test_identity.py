@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import os
-import socket
 from collections.abc import Awaitable, Callable
+from contextlib import ExitStack
 
 import pytest
 
@@ -23,7 +23,8 @@ from datalattice.node import MemoryTransport, NodeServer, TcpTransport, open_nod
 from datalattice.node.peers import OWN_KEY_ANSWERED
 from datalattice.node.transport import Link
 from datalattice.store import MemoryStore
-from datalattice.testing.polling import until_async
+from datalattice.testing.polling import LIMIT_S, until_async
+from datalattice.testing.ports import held_port
 from datalattice.wire import FrameBuffer, Result, decode_payload, encode_frame, encode_ping
 
 LOOPBACK = "127.0.0.1"
@@ -40,7 +41,7 @@ def node_of(key_pair: KeyPair | None, *peers: str, **options: object) -> NodeSer
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(25):
+        async with asyncio.timeout(LIMIT_S):
             await work()
 
     asyncio.run(bounded())
@@ -236,15 +237,11 @@ def test_a_node_does_not_talk_to_itself() -> None:
     run(work)
 
 
-def test_nodes_find_each_other_by_what_one_of_them_publishes() -> None:
+def test_nodes_find_each_other_by_what_one_of_them_publishes(ending: ExitStack) -> None:
     """Two know the third only; what they publish lets them connect to each other."""
 
     async def work() -> None:
-        ports = []
-        for _ in range(2):
-            with socket.socket() as free:
-                free.bind(("127.0.0.1", 0))
-                ports.append(free.getsockname()[1])
+        ports = [ending.enter_context(held_port()) for _ in range(2)]
         options = [{"port": port, "url": f"127.0.0.1:{port}", "discover": "p2p"} for port in ports]
         async with node_of(ONE) as hub:
             async with (

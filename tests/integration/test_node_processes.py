@@ -23,6 +23,7 @@ from datalattice.errors import StoreLocked, UsageError
 from datalattice.lattice import root_lattice
 from datalattice.store import CellStore
 from datalattice.testing.folders import node_editor
+from datalattice.testing.ports import held_port
 from datalattice.testing.processes import killing
 
 SCRIPT = Path(__file__).resolve().parents[1] / "scripts" / "node_process.py"
@@ -42,11 +43,12 @@ class Process:
         self.address = ""
         self._process: subprocess.Popen[str] | None = None
         self._killing = ExitStack()
+        self._holding = ExitStack()
+        self._port = self._holding.enter_context(held_port())
 
-    def start(self, port: int | None = None) -> None:
-        """Start it, at the port it had before unless another is given."""
-        wanted = self.address.rpartition(":")[2] if port is None else str(port)
-        command = [*self._command, wanted, *self._peers]
+    def start(self) -> None:
+        """Start it, at the port it had before."""
+        command = [*self._command, str(self._port), *self._peers]
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         self._process = self._killing.enter_context(killing(process))
         assert process.stdout is not None
@@ -61,6 +63,7 @@ class Process:
 
     def close(self) -> None:
         self._killing.close()
+        self._holding.close()
 
     def offer(self, first: int, count: int) -> None:
         with node_editor(self.folder, self.keys) as editor:
@@ -78,9 +81,9 @@ def start() -> Iterator[Start]:
     """Start nodes, with the arguments of `Process`; they end with the test."""
     with ExitStack() as ending:
 
-        def start(*arguments: Any, port: int = 0) -> Process:
+        def start(*arguments: Any) -> Process:
             process = ending.enter_context(closing(Process(*arguments)))
-            process.start(port)
+            process.start()
             return process
 
         yield start
@@ -159,7 +162,7 @@ def test_the_file_of_a_killed_node_does_not_count(tmp_path: Path, start: Start) 
     node.stop(signal.SIGKILL)
     assert (node.folder / "running.json").exists()
     assert running(node.folder) is None
-    node.start(0)
+    node.start()
     assert running(node.folder) is not None
 
 

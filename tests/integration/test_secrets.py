@@ -38,6 +38,7 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import DataLatticeError
 from datalattice.lattice import did_of
+from datalattice.testing.ports import held_port
 
 pytest.importorskip("grpc_reflection")
 pytest.importorskip("uvicorn")
@@ -118,17 +119,11 @@ class Told:
             count -= event.record is not None and event.record.action == action
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        port: int = made.getsockname()[1]
-        return port
-
-
 @contextmanager
 def debugging(folder: Path, admin: str, log: Path) -> Iterator[Process]:
-    options = ("--rest", "127.0.0.1:0", "--grpc", f"127.0.0.1:{free_port()}", "--mcp", "all")
     environment = {"LATTICE_NODE_HTTP_PORT": "0"}
-    with log.open("wb") as stderr:
+    with held_port() as port, log.open("wb") as stderr:
+        options = ("--rest", "127.0.0.1:0", "--grpc", f"127.0.0.1:{port}", "--mcp", "all")
         made = Process(
             folder, *options, "--admin", admin, "--log-level", "debug",
             environment=environment, stderr=stderr,

@@ -29,11 +29,11 @@ from datalattice.errors import Unavailable, Unfenced
 from datalattice.lattice import MergeContext, did_of, root_lattice
 from datalattice.service import FolderService, folder
 from datalattice.testing.folders import running_node
-from datalattice.testing.polling import until
+from datalattice.testing.polling import LIMIT_S, until
 from datalattice.testing.venue_kit import LedgerAdapter
 
 KEY = KeyPair(b"v" * 32)
-PATIENCE_S = 30.0
+PATIENCE_S = LIMIT_S
 
 
 @pytest.fixture
@@ -106,12 +106,12 @@ def test_a_restored_folder_keeps_the_end_of_jobs_that_its_peer_holds(
 
 
 def test_a_restored_folder_whose_peer_is_away_runs_nothing_until_it_answers(
-    tmp_path: Path, ledger: LedgerAdapter, peer: Path
+    tmp_path: Path, ledger: LedgerAdapter, peer: Path, port: int
 ) -> None:
     home, saved = tmp_path / "home", tmp_path / "saved"
     write_key(home / "identity.key", KEY)
     call = InvokeOperation(operation="v/ops/ledger/pure", input=Map.of({}))
-    with running_node(peer) as other, venue(home, other.address) as client:
+    with running_node(peer, port=port) as other, venue(home, other.address) as client:
         job = begun(client)
         backup(home, saved)
         client.call(MessageJob(id=job.id, message="go"))
@@ -122,7 +122,6 @@ def test_a_restored_folder_whose_peer_is_away_runs_nothing_until_it_answers(
         # Reads are answered from what is there.
         assert client.call(GetJob(id=job.id)).status == "INPUT_REQUIRED"
         assert client.call(ListJobIds()).jobs == (job.id,)
-        port = int(str(other.address).rpartition(":")[2])
         with running_node(peer, port=port):
             until(lambda: client.call(GetNodeHealth()).fenced)
             until(lambda: client.call(GetJob(id=job.id)).status == "COMPLETE")

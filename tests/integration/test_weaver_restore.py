@@ -44,14 +44,12 @@ def until(store: datalattice.KVStore[str], condition: Callable[[], bool]) -> Non
     end()
 
 
-def shared(home: Path, guest: Path) -> int:
-    """Make a store that both sites have; return where home listens."""
-    with datalattice.serve(home) as here, datalattice.serve(guest) as there:
+def share(home: Path, guest: Path, port: int) -> None:
+    """Make a store that both sites have; port: where home listens."""
+    with datalattice.serve(home, port=port) as here, datalattice.serve(guest) as there:
         notes = here.store("notes", "kv")
         notes["first"] = "before the copy"
         wait(there.join(notes.invite()), "first", "before the copy")
-        assert here.address is not None
-        return int(here.address.rpartition(":")[2])
 
 
 def back_up(folder: Path, target: Path) -> None:
@@ -71,9 +69,11 @@ def write_more(home: Path, guest: Path, port: int, count: int) -> None:
         wait(there.store("notes"), f"late {count - 1}", "acknowledged")
 
 
-def test_a_restored_folder_fetches_its_own_writes_before_it_writes(tmp_path: Path) -> None:
+def test_a_restored_folder_fetches_its_own_writes_before_it_writes(
+    tmp_path: Path, port: int
+) -> None:
     home, guest, backup = tmp_path / "home", tmp_path / "guest", tmp_path / "backup"
-    port = shared(home, guest)
+    share(home, guest, port)
     back_up(home, backup)
     write_more(home, guest, port, 300)
     shutil.rmtree(home)
@@ -94,10 +94,10 @@ def test_a_restored_folder_fetches_its_own_writes_before_it_writes(tmp_path: Pat
 
 
 def test_a_backup_beside_writers_is_a_whole_folder_and_every_write_is_there_after_a_sync(
-    tmp_path: Path,
+    tmp_path: Path, port: int
 ) -> None:
     home, guest, backup = tmp_path / "home", tmp_path / "guest", tmp_path / "backup"
-    port = shared(home, guest)
+    share(home, guest, port)
     with datalattice.serve(home, port=port) as here, datalattice.serve(guest) as there:
         notes, copy = here.store("notes"), there.store("notes")
         written = 0
@@ -131,10 +131,10 @@ def lattice(folder: Path, *words: str) -> Any:
 
 
 def test_a_fork_keeps_both_histories_and_the_node_that_made_it_can_join_them(
-    tmp_path: Path,
+    tmp_path: Path, port: int
 ) -> None:
     home, guest, backup = tmp_path / "home", tmp_path / "guest", tmp_path / "backup"
-    port = shared(home, guest)
+    share(home, guest, port)
     back_up(home, backup)
     write_more(home, guest, port, 5)
     shutil.rmtree(home)

@@ -40,6 +40,7 @@ from datalattice.clock import SystemClock
 from datalattice.crypto import KeyPair
 from datalattice.errors import OutcomeUnknown, PeerUnavailable, Timeout
 from datalattice.lattice import did_of
+from datalattice.testing.ports import held_port
 from datalattice.testing.processes import killing
 
 EXPECTED = (PeerUnavailable, OutcomeUnknown, Timeout)
@@ -55,7 +56,8 @@ class Daemon:
     def __init__(self, folder: Path, admin: str) -> None:
         self.folder = folder
         self._admin = admin
-        self._port = _free_port()
+        self._holding = ExitStack()
+        self._port = self._holding.enter_context(held_port())
         self.doors: dict[str, str] = {}
         self._process: subprocess.Popen[str] | None = None
         self._killing = ExitStack()
@@ -83,14 +85,7 @@ class Daemon:
     def close(self) -> None:
         """Kill it if it still runs."""
         self._killing.close()
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        assert isinstance(port, int)
-        return port
+        self._holding.close()
 
 
 # --- writers ------------------------------------------------------------------------------------

@@ -33,6 +33,7 @@ from datalattice.errors import DataLatticeError
 from datalattice.lattice import root_lattice
 from datalattice.node import open_node
 from datalattice.store import CellStore
+from datalattice.testing.ports import held_port
 
 TOPIC = "load"
 KEYS = KeyPair(b"9" * 32)
@@ -145,10 +146,10 @@ def run(folder: Path, rounds: int, seed: int) -> dict[str, Any]:
     chance = random.Random(seed)
     mine, other = folder / "writer", folder / "follower"
     durable = checked = 0
-    with ExitStack() as following:
-        follower = child(following, "follow", str(other), "0")
+    with held_port() as held, ExitStack() as following:
+        port = str(held)
+        follower = child(following, "follow", str(other), port)
         follower.wait_ready()
-        port = follower.address.rpartition(":")[2]
         for _ in range(rounds):
             batch_max = str(chance.choice([1, 20, 500]))
             with ExitStack() as writing:

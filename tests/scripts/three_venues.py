@@ -17,12 +17,12 @@ import asyncio
 import hashlib
 import json
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from itertools import pairwise, takewhile
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,6 +49,7 @@ from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.node import open_node
 from datalattice.store import MemoryStore
+from datalattice.testing.ports import held_port
 from datalattice.testing.venue_kit import spoil_venue
 
 T = TypeVar("T")
@@ -73,10 +74,10 @@ away_s = {away_s}
 class Site:
     """`lattice daemon` with a venue, which can be killed and started again at the same ports."""
 
-    def __init__(self, folder: Path, name: str) -> None:
+    def __init__(self, folder: Path, name: str, held: ExitStack) -> None:
         self.name = name
         self.folder = folder / name
-        self.node_port, self.rest_port = _free_port(), _free_port()
+        self.node_port, self.rest_port = (held.enter_context(held_port()) for _ in range(2))
         self.url = f"http://127.0.0.1:{self.rest_port}"
         self.did_web = f"did:web:127.0.0.1%3A{self.rest_port}"
         self._process: subprocess.Popen[str] | None = None
@@ -171,14 +172,6 @@ def until(look: Callable[[], T], is_so: Callable[[T], bool], limit_s: float = WA
             return found
         assert time.monotonic() < end, f"not within {limit_s} s: {found!r:.500}"
         time.sleep(0.05)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
-        assert isinstance(port, int)
-        return port
 
 
 # --- checks ---------------------------------------------------------------------------------------
@@ -365,8 +358,10 @@ def kill_here(sites: list[Site]) -> str:
 
 def check(folder: Path, count: int) -> dict[str, Any]:
     """Make all checks; return their results."""
-    sites = [Site(folder, name) for name in "abc"]
-    try:
+    with ExitStack() as held:
+        sites = [Site(folder, name, held) for name in "abc"]
+        for site in sites:
+            held.callback(site.end, signal.SIGKILL)
         for site in sites:
             site.start(sites)
             publish(site, count)
@@ -378,9 +373,6 @@ def check(folder: Path, count: int) -> dict[str, Any]:
         report["killed there"] = kill_there(sites)
         report["killed here"] = kill_here(sites)
         return report
-    finally:
-        for site in sites:
-            site.end(signal.SIGKILL)
 
 
 def main() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Final, Self, TypeVar
 
@@ -12,10 +13,12 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.node import NodeServer, open_node
+from datalattice.testing.polling import LIMIT_S
+from datalattice.testing.ports import held_port
 
 T = TypeVar("T")
 
-_WAIT_S: Final = 30.0
+_WAIT_S: Final = LIMIT_S
 
 
 class BackgroundNode:
@@ -30,6 +33,7 @@ class BackgroundNode:
         self._folder = folder
         self._allow = allow
         self._key_pair = key_pair
+        self._holding = ExitStack()  # so that it starts again at the port it had
         self._port = 0
         self._thread: threading.Thread | None = None
         self._ready = threading.Event()
@@ -55,7 +59,7 @@ class BackgroundNode:
         return asyncio.run_coroutine_threadsafe(run(), self._loop).result(_WAIT_S)
 
     def start(self) -> None:
-        """Start the node, at the port of its last run if there was one."""
+        """Start the node, at the port of its last run."""
         self._ready.clear()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._serve()), daemon=True)
         self._thread.start()
@@ -80,9 +84,6 @@ class BackgroundNode:
                 str(self._folder), key_pair=self._key_pair, config=config
             )
             async with self.node:
-                address = self.node.address
-                assert address is not None
-                self._port = int(address.rpartition(":")[2])
                 self._ready.set()
                 await self._stopping.wait()
         except BaseException as failure:
@@ -91,8 +92,14 @@ class BackgroundNode:
             raise
 
     def __enter__(self) -> Self:
-        self.start()
+        self._port = self._holding.enter_context(held_port())
+        try:
+            self.start()
+        except BaseException:
+            self._holding.close()
+            raise
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.stop()
+        self._holding.close()

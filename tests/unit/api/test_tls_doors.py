@@ -24,6 +24,7 @@ from datalattice.crypto import KeyPair
 from datalattice.errors import BadSignature, PeerUnavailable, UsageError
 from datalattice.lattice import did_of
 from datalattice.testing.polling import until
+from datalattice.testing.ports import held_port
 
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
@@ -62,20 +63,14 @@ class SetClock:
         return SystemClock().now_ms() + round(self.ahead.total_seconds() * 1_000)
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as made:
-        port: int = made.getsockname()[1]
-        return port
-
-
 class Served:
     """Doors of a folder. rest, grpc: where they are, without a scheme."""
 
-    def __init__(self, folder: Path, **options: Any) -> None:
+    def __init__(self, folder: Path, grpc_port: int, **options: Any) -> None:
         self.folder = folder
         self.identity = KeyPair.generate()
         self.did = did_of(self.identity.public_key)
-        listener = DoorConfig(f"127.0.0.1:{free_port()}", **{"tls": "on", **options})
+        listener = DoorConfig(f"127.0.0.1:{grpc_port}", **{"tls": "on", **options})
         config = NodeConfig(rest=DoorConfig(ON, **{"tls": "on", **options}), grpc=listener)
         self.service = FolderService(folder, self.identity, config)
         self.doors = Doors(folder, config, self.identity, self.service)
@@ -91,13 +86,14 @@ class Served:
 @contextmanager
 def serving(folder: Path, **options: Any) -> Iterator[Served]:
     datalattice.open(folder).close()
-    served = Served(folder, **options)
-    try:
-        served.doors.start()
-        yield served
-    finally:
-        served.doors.stop()
-        served.service.close()
+    with held_port() as port:
+        served = Served(folder, port, **options)
+        try:
+            served.doors.start()
+            yield served
+        finally:
+            served.doors.stop()
+            served.service.close()
 
 
 @pytest.fixture(scope="module")

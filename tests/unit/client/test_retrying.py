@@ -27,6 +27,7 @@ from datalattice.errors import (
     Unauthenticated,
     UsageError,
 )
+from datalattice.testing.ports import held_port
 
 OFFER = OfferRecords(topic="log", values=("a",))
 AT_ONCE = RetryPolicy(tries=4, first_s=0.0)
@@ -184,10 +185,8 @@ def test_a_client_says_that_the_outcome_is_unknown(
 def test_a_request_that_was_not_sent_is_not_in_doubt(
     call: Callable[[str], OfferedRecords],
 ) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        url = f"http://127.0.0.1:{taken.getsockname()[1]}"
-    with pytest.raises(PeerUnavailable, match="cannot be reached"):
-        call(url)
+    with held_port() as port, pytest.raises(PeerUnavailable, match="cannot be reached"):
+        call(f"http://127.0.0.1:{port}")
 
 
 def test_a_connection_that_the_service_ended_is_made_anew() -> None:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import socket
 import threading
-import time
 from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -16,6 +14,7 @@ from datalattice.crypto import KeyPair, SeededEntropy
 from datalattice.errors import DataLatticeError, LimitExceeded, PeerUnavailable, UsageError
 from datalattice.node import WebResolver
 from datalattice.node.grids import DOCUMENT_BYTES_MAX
+from datalattice.testing.ports import held_port
 
 KEY = KeyPair.generate(SeededEntropy(1)).public_key
 Serve = Callable[[Callable[[BaseHTTPRequestHandler], None]], str]
@@ -105,21 +104,16 @@ def test_a_host_that_goes_on_for_ever_is_left(serve: Serve) -> None:
         while not ended.wait(0.02):
             request.wfile.write(b"x")
 
-    began = time.monotonic()
     try:
         with pytest.raises(PeerUnavailable):
             WebResolver(allow_http=True, timeout_s=0.2).resolve(serve(drip))
-        assert time.monotonic() - began < 10
     finally:
         ended.set()
 
 
 def test_nobody_there_and_no_such_host_are_unavailable() -> None:
-    with socket.socket() as held:
-        held.bind(("127.0.0.1", 0))
-        port = held.getsockname()[1]
-        with pytest.raises(PeerUnavailable, match="refused"):
-            WebResolver(allow_http=True).resolve(f"did:web:127.0.0.1%3A{port}")
+    with held_port() as port, pytest.raises(PeerUnavailable, match="refused"):
+        WebResolver(allow_http=True).resolve(f"did:web:127.0.0.1%3A{port}")
     with pytest.raises(UsageError, match="a did:web is"):
         WebResolver().resolve("did:key:z6Mk")
 

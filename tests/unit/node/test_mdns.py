@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import socket
 import sys
 
 import pytest
@@ -20,6 +19,7 @@ from datalattice.node.directory import FoundNode
 from datalattice.node.mdns import SERVICE, Mdns
 from datalattice.node.peers import DISCOVERED_MAX
 from datalattice.store import MemoryStore
+from datalattice.testing.ports import held_port
 
 KEY = KeyPair(b"k" * 32).public_key
 OWN = KeyPair(b"o" * 32).public_key
@@ -79,14 +79,11 @@ def test_without_the_package_the_extra_is_named_and_nothing_stays_open(
     monkeypatch.setitem(sys.modules, "zeroconf", None)
 
     async def work() -> None:
-        with socket.socket() as free:
-            free.bind((LOOPBACK, 0))
-            port = free.getsockname()[1]
-        for _ in range(2):
-            with pytest.raises(UsageError, match=r"datalattice\[mdns\]"):
-                await open_node(
-                    MemoryStore(), config=NodeConfig(port=port, discover="mdns")
-                ).start()
+        with held_port() as port:
+            config = NodeConfig(port=port, discover="mdns")
+            for _ in range(2):
+                with pytest.raises(UsageError, match=r"datalattice\[mdns\]"):
+                    await open_node(MemoryStore(), config=config).start()
 
     asyncio.run(work())
 

@@ -6,7 +6,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -40,6 +39,8 @@ from datalattice.pipeline.remote import (
     RemoteCells,
 )
 from datalattice.testing.background import BackgroundNode
+from datalattice.testing.polling import LIMIT_S
+from datalattice.testing.ports import held_port
 from datalattice.wire import (
     REQUEST_HASHES_MAX,
     DataRequest,
@@ -213,27 +214,24 @@ def test_a_node_that_is_started_anew_is_found_again(
 
 
 def test_nobody_there_is_a_clear_error() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    cells = RemoteCells(f"tcp://127.0.0.1:{port}", patience_s=0.1)
-    began = time.monotonic()
-    with pytest.raises(PeerUnavailable, match=f"node tcp://127.0.0.1:{port} cannot be reached"):
-        cells.root_hash()
-    assert time.monotonic() - began < 5
+    with held_port() as port:
+        cells = RemoteCells(f"tcp://127.0.0.1:{port}", patience_s=0.1)
+        text = rf"node tcp://127\.0\.0\.1:{port} cannot be reached.*; tried for 0\.1 s"
+        with pytest.raises(PeerUnavailable, match=text):
+            cells.root_hash()
 
 
 def test_a_planner_that_has_never_reached_the_node_does_not_wait_long(
     node: BackgroundNode, cells: RemoteCells, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(remote, "FIRST_PATIENCE_S", 0.1)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = server.getsockname()[1]
-    never = RemoteCells(f"tcp://127.0.0.1:{port}")
-    for ask in (never.root_hash, never.reach):
-        with pytest.raises(PeerUnavailable, match=r"tried for 0\.1 s"):
-            ask()
-    with pytest.raises(PeerUnavailable, match=r"tried for 0\.1 s"):
-        open_target(ReadTarget(node=f"tcp://127.0.0.1:{port}", as_of="0x" + "00" * 32)).root_hash()
+    with held_port() as port:
+        address = f"tcp://127.0.0.1:{port}"
+        never = RemoteCells(address)
+        target = open_target(ReadTarget(node=address, as_of="0x" + "00" * 32))
+        for ask in (never.root_hash, never.reach, target.root_hash):
+            with pytest.raises(PeerUnavailable, match=r"tried for 0\.1 s"):
+                ask()
     cells.reach()
     requests = cells.requests
     cells.reach()
@@ -314,7 +312,7 @@ class Liar:
         self._ended.set()
         self._server.shutdown(socket.SHUT_RDWR)
         self._server.close()
-        self._thread.join(5)
+        self._thread.join(LIMIT_S)
 
 
 @pytest.mark.parametrize("reply", ["junk", "long", "fewer", "nil"])
@@ -331,10 +329,8 @@ def test_who_sends_without_end_is_given_up(reply: str, monkeypatch: pytest.Monke
     monkeypatch.setattr(remote, "WHOLE_ANSWER_S", 0.3)
     with Liar(reply) as liar:
         cells = RemoteCells(liar.address, patience_s=0.1)
-        began = time.monotonic()
         with pytest.raises(PeerUnavailable, match=r"no whole answer within 0\.3 s"):
             cells.root_hash()
-        assert time.monotonic() - began < 20
         cells.close()
 
 

@@ -21,6 +21,7 @@ from datalattice.pipeline.spark.session import (
     session_settings,
     spark_session,
 )
+from datalattice.testing.ports import held_port
 
 
 @pytest.fixture(autouse=True)
@@ -170,11 +171,11 @@ def test_a_server_that_is_not_there_is_reported_at_once(
 ) -> None:
     # A session of other tests may be running, and would be returned as it is.
     monkeypatch.setattr("pyspark.sql.SparkSession.getActiveSession", lambda: None)
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        free = server.getsockname()[1]
-        check_reachable(parse_master(f"spark://127.0.0.1:1,127.0.0.1:{free}"))
-    with pytest.raises(PeerUnavailable, match=rf"127\.0\.0\.1:{free}: Connection refused"):
-        spark_session("n", master=f"{kind}://127.0.0.1:{free}")
+    with held_port() as port:
+        with socket.create_server(("127.0.0.1", port)):
+            check_reachable(parse_master(f"spark://127.0.0.1:1,127.0.0.1:{port}"))
+        with pytest.raises(PeerUnavailable, match=rf"127\.0\.0\.1:{port}: Connection refused"):
+            spark_session("n", master=f"{kind}://127.0.0.1:{port}")
 
 
 def test_a_python_with_nothing_installed_imports_what_this_one_does() -> None:

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-import socket
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +39,7 @@ from datalattice.service import OPERATOR, FolderService
 from datalattice.service.access import ANONYMOUS, Principal, parse_grants
 from datalattice.service.access.policies import POLICY_FILE
 from datalattice.testing.folders import running_node
+from datalattice.testing.ports import held_port
 
 DID = did_of(KeyPair(b"b" * 32).public_key)
 
@@ -147,10 +147,9 @@ def test_a_narrowed_credential_reads_no_more_through_a_job(tmp_path: Path, way: 
         assert status_of("closed", Principal(did, "token"))[0] == "COMPLETE"
 
 
-def test_a_rule_says_for_whom_other_venues_are_called(tmp_path: Path) -> None:
+def test_a_rule_says_for_whom_other_venues_are_called(tmp_path: Path, ending: ExitStack) -> None:
     key, stranger = KeyPair.generate(), Principal(DID, "token")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        url = f"http://127.0.0.1:{listener.getsockname()[1]}"  # nobody listens there any more
+    url = f"http://127.0.0.1:{ending.enter_context(held_port())}"  # nobody listens there
     config = NodeConfig(venue=True, venue_grid=VenueGridConfig({"south": url}))
     write_key(tmp_path / "identity.key", key)
     with closing(FolderService(tmp_path, key, config)) as service:
