@@ -23,6 +23,7 @@ from datalattice.client.settings import NodeConfig, load_settings
 from datalattice.crypto import KeyPair
 from datalattice.lattice import did_of
 from datalattice.node import NodeServer, open_node
+from datalattice.testing.polling import LIMIT_S
 
 pytestmark = pytest.mark.once
 
@@ -85,12 +86,12 @@ async def page_of_a_node(folder: Path, counters: set[str]) -> tuple[str, dict[st
     """Return the pages of a node that has a peer, has written, is degraded and counted."""
 
     def ask(address: object, page: str) -> str:
-        with urllib.request.urlopen(f"http://{address}/{page}", timeout=10) as answer:
+        with urllib.request.urlopen(f"http://{address}/{page}", timeout=LIMIT_S) as answer:
             return str(answer.read().decode())
 
     keys = KeyPair.generate()
     async with (
-        asyncio.timeout(40),
+        asyncio.timeout(LIMIT_S),
         open_node(folder / "one", key_pair=keys, port=0) as one,
         NodeServer(
             folder / "two", NodeConfig(port=-1, http_port=0, peers=(str(one.address),))

@@ -31,6 +31,7 @@ from datalattice.node import NodeServer, open_node
 from datalattice.node.grids import AuthorityWatch
 from datalattice.node.metrics import exposition
 from datalattice.store import MemoryStore
+from datalattice.testing.polling import LIMIT_S
 from datalattice.testing.venue_kit import spoil_venue
 
 KEYS = [KeyPair.generate(SeededEntropy(number)) for number in range(5)]
@@ -39,7 +40,7 @@ VENUES, META = Keyword("venues"), Keyword("meta")
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             await work()
 
     asyncio.run(bounded())

@@ -24,6 +24,7 @@ from datalattice.crypto import (
     verify_lenient,
     verify_strict,
 )
+from datalattice.testing.polling import LIMIT_S
 
 Begin = Callable[[int, list[tuple[bytes, bytes, bytes]]], Verification]
 KEY = KeyPair(b"\x2a" * 32)
@@ -200,7 +201,7 @@ def test_a_forked_child_verifies_with_threads_of_its_own(watched: list[Watched])
             try:
                 signal.alarm(30)  # what would wait for ever ends
                 in_child = verification(MANY)
-                code = 0 if watched[1].is_assisted.wait(20) and in_child() is None else 2
+                code = 0 if watched[1].is_assisted.wait(LIMIT_S) and in_child() is None else 2
             finally:
                 os._exit(code)
     assert os.waitpid(child, 0)[1] == 0

@@ -13,8 +13,9 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from datalattice.errors import DataLatticeError
+from datalattice.testing.polling import LIMIT_S
 
-CHILD_S: Final = 30.0
+CHILD_S: Final = LIMIT_S
 """Longest time that a child may take; one that waits for a lock of its parent never ends."""
 
 

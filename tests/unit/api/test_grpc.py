@@ -76,7 +76,7 @@ from datalattice.errors import (
 )
 from datalattice.service import Service, Streamed
 from datalattice.service.access import ANONYMOUS, BadCredential, Principal
-from datalattice.testing.polling import until
+from datalattice.testing.polling import LIMIT_S, until
 
 SOCKET = Principal(None, "socket")
 
@@ -165,7 +165,7 @@ def test_records_are_written_and_read(client: GrpcClient, node: Any) -> None:
 
 def raw(client: GrpcClient, method: str, data: bytes) -> grpc.RpcError:
     with pytest.raises(grpc.RpcError) as caught:
-        client._channel.unary_unary(f"/{method}")(data, timeout=30)
+        client._channel.unary_unary(f"/{method}")(data, timeout=LIMIT_S)
     return caught.value
 
 
@@ -200,7 +200,7 @@ def test_hostile_bytes_never_are_a_fault(client: GrpcClient) -> None:
         if action.kind is ActionKind.STREAM:
             continue
         for data in (seed.randbytes(40), b"\x0a\x02\xc0\x00", b"\x08" + b"\xff" * 9 + b"\x7f"):
-            call = client._channel.unary_unary(f"/{action.method}").future(data, timeout=30)
+            call = client._channel.unary_unary(f"/{action.method}").future(data, timeout=LIMIT_S)
             assert call.code() not in (grpc.StatusCode.UNKNOWN, grpc.StatusCode.INTERNAL), action
 
 

@@ -14,6 +14,7 @@ from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import NoSigningKey, Timeout, UsageError
 from datalattice.lattice import MergeContext, root_lattice
+from datalattice.testing.polling import LIMIT_S
 
 KEYS = KeyPair(bytes(range(32)))
 
@@ -143,14 +144,14 @@ def test_a_close_that_ran_out_of_time_is_finished_by_the_next(
 
     def slow(worker: Any, batch: Any) -> None:
         began.set()
-        assert may_go_on.wait(10)
+        assert may_go_on.wait(LIMIT_S)
         commit(worker, batch)
 
     monkeypatch.setattr(concurrent_module._Worker, "_commit", slow)
     topic = Topic.create()
     concurrent = ConcurrentTopic(topic, 1).start()
     concurrent.offer("first", partition=0)
-    assert began.wait(10)
+    assert began.wait(LIMIT_S)
     concurrent.offer("second", partition=0)
     monkeypatch.setattr(concurrent_module, "JOIN_S", 0.01)
     with pytest.raises(Timeout, match="1 queue worker did not stop within"):
@@ -158,7 +159,7 @@ def test_a_close_that_ran_out_of_time_is_finished_by_the_next(
     with pytest.raises(UsageError, match="closed"):
         concurrent.offer("third", partition=0)
     may_go_on.set()
-    monkeypatch.setattr(concurrent_module, "JOIN_S", 5.0)
+    monkeypatch.setattr(concurrent_module, "JOIN_S", LIMIT_S)
     concurrent.close()
     assert list(topic.partition(0)) == ["first", "second"]
 

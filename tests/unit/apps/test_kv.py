@@ -55,6 +55,7 @@ from datalattice.lattice import (
 from datalattice.limits import INDEX_KEY_BYTES
 from datalattice.testing.cells_kit import CellDict
 from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.polling import LIMIT_S
 
 LONG_MIN, LONG_MAX = -(2**63), 2**63 - 1
 ALICE, BOB = KeyPair(b"a" * 32), KeyPair(b"b" * 32)
@@ -964,7 +965,7 @@ def test_a_watch_waits_for_merges_and_forks(db: Database, clock: StoppedClock) -
     other["m"] = 1
     fork["f"] = 1
     seen: list[str] = []
-    with db.watch(timeout=10) as watch:
+    with db.watch(timeout=LIMIT_S) as watch:
 
         def write() -> None:
             db.merge(other)
@@ -1006,7 +1007,7 @@ def test_a_watch_is_followed_in_an_event_loop(db: Database) -> None:
                     break
         return seen
 
-    assert asyncio.run(asyncio.wait_for(run(), 20)) == ["a", "b"]
+    assert asyncio.run(asyncio.wait_for(run(), LIMIT_S)) == ["a", "b"]
 
 
 # --- forks, owners, replicas ----------------------------------------------------------------------

@@ -27,6 +27,7 @@ from datalattice.errors import (
 from datalattice.lattice import RecordsSkipped
 from datalattice.testing.bindings import MemoryBinding
 from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.polling import LIMIT_S
 
 KEYS = KeyPair(bytes(range(32)))
 OTHER = KeyPair(bytes(range(1, 33)))
@@ -122,7 +123,7 @@ def test_take_waits_for_the_first_entry() -> None:
         assert time.monotonic() - begun_s >= 0.02
         writer = threading.Thread(target=here.queue("log").offer_many, args=(["a", "b"],))
         writer.start()
-        assert values_of(tasks.take(5, timeout=20.0)) == ["a", "b"]
+        assert values_of(tasks.take(5, timeout=LIMIT_S)) == ["a", "b"]
         writer.join()
 
 

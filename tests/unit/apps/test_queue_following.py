@@ -19,6 +19,7 @@ from datalattice.errors import DataLoss, TypeMismatch, UnsupportedOperation, Usa
 from datalattice.lattice import MergeContext, RecordsSkipped, root_lattice
 from datalattice.testing.bindings import MemoryBinding
 from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.polling import LIMIT_S
 
 KEYS = KeyPair(bytes(range(32)))
 OTHER = KeyPair(bytes(range(1, 33)))
@@ -187,7 +188,7 @@ def test_a_loop_gets_each_entry_once_as_it_is_appended() -> None:
     queue = queue_of()
     count = 3_000
     writer = threading.Thread(target=lambda: [queue.offer(number) for number in range(count)])
-    with queue.follow(timeout=20.0) as entries:
+    with queue.follow(timeout=LIMIT_S) as entries:
         writer.start()
         got = [next(entries) for _ in range(count)]
     writer.join()
@@ -203,7 +204,7 @@ def test_an_event_loop_follows_a_queue() -> None:
     queue = queue_of("old")
 
     async def follow() -> list[object]:
-        async with queue.follow("end", timeout=20.0) as entries:
+        async with queue.follow("end", timeout=LIMIT_S) as entries:
             await asyncio.to_thread(queue.offer_many, ["a", "b"])
             return [(await entries.__anext__()).value for _ in range(2)]
 
@@ -352,7 +353,7 @@ def test_a_feed_reads_the_topic_of_every_owner() -> None:
 
 def test_a_feed_of_an_empty_root_waits_for_the_first_owner() -> None:
     root: LatticeCursor = RootLattice(root_lattice(), None, MergeContext(key_pair=KEYS))
-    follow = Feed(root, "log").follow("end", timeout=20.0)
+    follow = Feed(root, "log").follow("end", timeout=LIMIT_S)
     writer = threading.Thread(target=Queue.at(root, KEYS.public_key, "log").offer, args=("a",))
     writer.start()
     assert next(follow).value == "a"

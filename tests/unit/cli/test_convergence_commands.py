@@ -12,8 +12,9 @@ import pytest
 
 import datalattice
 from datalattice.errors import PeerUnavailable
+from datalattice.testing.polling import LIMIT_S
 
-DEADLINE_S = 30.0
+DEADLINE_S = LIMIT_S
 
 
 @pytest.fixture

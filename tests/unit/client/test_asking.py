@@ -22,6 +22,7 @@ from datalattice.errors import IdentityCloned
 from datalattice.lattice import MergeContext, root_lattice, verify_did
 from datalattice.store import CellStore
 from datalattice.testing.folders import running_node
+from datalattice.testing.polling import LIMIT_S
 from datalattice.wire import encode_length
 
 NOWHERE = "127.0.0.1:1"
@@ -85,7 +86,7 @@ def listening(says: bytes | None) -> Iterator[str]:
         thread.start()
         yield f"127.0.0.1:{server.getsockname()[1]}"
         server.shutdown(socket.SHUT_RDWR)
-        thread.join(10)
+        thread.join(LIMIT_S)
         for stream in held:
             stream.close()
 

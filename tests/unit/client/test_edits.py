@@ -55,6 +55,7 @@ from datalattice.lattice import LOCAL_KEY, assoc_in, root_lattice
 from datalattice.node import Daemon, NodeServer
 from datalattice.service import FolderService
 from datalattice.store import CellStore
+from datalattice.testing.polling import LIMIT_S
 
 QUEUE = Keyword("queue")
 
@@ -88,7 +89,7 @@ def beside_a_node(
             ready=lambda _, node: ready.set_result(node),
             service=service,
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             serve = asyncio.ensure_future(daemon.serve())
             try:
                 await asyncio.to_thread(work, await ready)

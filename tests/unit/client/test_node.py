@@ -32,6 +32,7 @@ from datalattice.errors import (
 )
 from datalattice.store import CellStore
 from datalattice.testing.folders import running_node
+from datalattice.testing.polling import LIMIT_S
 
 OTHER = KeyPair(bytes([7]) * 32)
 
@@ -574,14 +575,14 @@ def test_changes_of_any_process_wake(node: Node, path: Path) -> None:
     woken.clear()
     script = "import datalattice, sys; datalattice.open(sys.argv[1]).queue('log').offer(2)"
     subprocess.run([sys.executable, "-c", script, str(path)], check=True)
-    assert woken.wait(10)
+    assert woken.wait(LIMIT_S)
     end()
 
 
 @pytest.mark.usefixtures("way")
 def test_calls_are_awaited_in_threads(path: Path) -> None:
     async def run() -> list[object]:
-        async with datalattice.open(path) as node:
+        async with datalattice.open(path, wait=LIMIT_S) as node:
             log = node.queue("log")
             await asyncio.gather(*[node.run(log.offer, n) for n in range(10)])
             with node.batch():

@@ -26,6 +26,7 @@ from datalattice.errors import (
     UsageError,
 )
 from datalattice.protobuf import Field, Message
+from datalattice.testing.polling import LIMIT_S
 from datalattice.testing.stores_kit import envelopes_of
 from datalattice.weaver import (
     Dag,
@@ -651,7 +652,7 @@ def test_threads_that_make_one_store_at_once_get_the_same(tmp_path: Path) -> Non
 
     def work(number: int) -> None:
         with datalattice.open(tmp_path / "data") as node:
-            barrier.wait(30)
+            barrier.wait(LIMIT_S)
             notes = node.store("notes", kind="kv")
             notes[str(number)] = "x"
             found.append(notes.id)

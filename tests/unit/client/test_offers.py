@@ -44,9 +44,10 @@ from datalattice.node import operations
 from datalattice.service import FolderService
 from datalattice.store import CellStore
 from datalattice.testing.folders import alone, append_change, running_node
+from datalattice.testing.polling import LIMIT_S
 
 OWNER = KeyPair(bytes(32))
-PATIENCE_S = 30.0
+PATIENCE_S = LIMIT_S
 
 
 @pytest.fixture

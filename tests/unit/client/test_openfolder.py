@@ -31,6 +31,7 @@ from datalattice.errors import DataLoss, NoSigningKey, StoreClosed, StoreLocked,
 from datalattice.lattice import root_lattice
 from datalattice.store import CellStore, RealDisk
 from datalattice.testing.folders import append_change, running_node
+from datalattice.testing.polling import LIMIT_S
 from datalattice.testing.processes import killing
 
 PATIENCE_S = 50.0
@@ -252,7 +253,7 @@ def test_what_changes_before_the_thread_looks_that_looks_for_changes_wakes_too(
     monkeypatch.setattr(OpenFolder, "_look", late)
     with (
         datalattice.open(tmp_path) as node,
-        node.queue("log").follow(timeout=10.0) as entries,
+        node.queue("log").follow(timeout=LIMIT_S) as entries,
     ):
         bell = entries._bell.flag
         wait = bell.wait

@@ -20,6 +20,7 @@ from datalattice.cursors import RootLattice
 from datalattice.errors import DataLatticeError
 from datalattice.lattice import assoc_in, did_of, root_lattice
 from datalattice.node import Daemon, NodeServer
+from datalattice.testing.polling import LIMIT_S
 
 KEY = KeyPair(b"v" * 32)
 OTHER = KeyPair(b"o" * 32)
@@ -34,7 +35,7 @@ def beside_a_node(folder: Folder, work: Callable[[NodeServer], Any]) -> None:
             key_pair=KEY,
             ready=lambda _, node: ready.set_result(node),
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             serve = asyncio.ensure_future(daemon.serve())
             try:
                 await asyncio.to_thread(work, await ready)

@@ -20,6 +20,7 @@ from datalattice.cursors import (
 )
 from datalattice.errors import UsageError
 from datalattice.lattice import LWWLattice, MapLattice, MergeContext
+from datalattice.testing.polling import LIMIT_S
 
 LATTICE = MapLattice(MapLattice(LWWLattice()))
 
@@ -99,7 +100,7 @@ def test_a_loop_comes_to_the_last_change_of_many_threads() -> None:
         for _ in range(200):
             cursor.update(lambda value: value + 1)  # type: ignore[operator]
 
-    with Changes(cursor, timeout=10) as changes:
+    with Changes(cursor, timeout=LIMIT_S) as changes:
         threads = [threading.Thread(target=count) for _ in range(3)]
         for thread in threads:
             thread.start()
@@ -129,10 +130,10 @@ def test_close_ends_a_waiting_iterator() -> None:
     thread = threading.Thread(target=run)
     thread.start()
     cursor.set(5)
-    assert first.wait(10)
+    assert first.wait(LIMIT_S)
     changes.close()
     changes.close()
-    thread.join(10)
+    thread.join(LIMIT_S)
     assert not thread.is_alive()
     assert changes.closed
     assert seen == [ValueChange(0, 5)]

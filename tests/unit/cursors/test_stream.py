@@ -12,6 +12,7 @@ import pytest
 
 from datalattice.cursors import Root, Stream
 from datalattice.errors import UsageError
+from datalattice.testing.polling import LIMIT_S
 
 
 class Counted(Stream[int]):
@@ -78,8 +79,8 @@ def test_closing_from_another_thread_ends_a_waiting_loop() -> None:
     waiting = threading.Thread(target=lambda: list(stream))
     waiting.start()
     closer.start()
-    waiting.join(10)
-    closer.join(10)
+    waiting.join(LIMIT_S)
+    closer.join(LIMIT_S)
     assert not waiting.is_alive()
     stream.close()
     assert stream.closed

@@ -46,6 +46,7 @@ from datalattice.node.transport.memory import MemoryLink
 from datalattice.store import MemoryStore
 from datalattice.sync.conduct import MALFORMED_MAX
 from datalattice.testing.malformed import cells_of, value_from_cells, with_cell
+from datalattice.testing.polling import LIMIT_S
 from datalattice.wire import FrameBuffer, encode_frame, encode_length, encode_ping
 
 WANTED = KeyPair(b"w" * 32).public_key
@@ -298,7 +299,7 @@ def test_wanted_peers_get_in_at_once_among_a_thousand_strangers() -> None:
             began_s = time.monotonic()
             node._network._admission._now_s = lambda: began_s
             strangers = [await transport.dial_as(None, node) for _ in range(1_000)]
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(LIMIT_S):
                 for key in wanted:
                     link = await transport.dial_as(key, node)
                     assert b"PONG" in (await replies(link))[-1]
@@ -328,7 +329,7 @@ def test_a_peer_learns_why_it_is_not_let_in() -> None:
                 transport=transport,
                 config=NodeConfig(bind="memory", port=-1, peers=(str(full.address),)),
             )
-            async with late, asyncio.timeout(10):
+            async with late, asyncio.timeout(LIMIT_S):
                 while "refused" not in late.peers[0].reason:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0)
                 assert late.peers[0].reason == (
@@ -347,7 +348,7 @@ def test_a_key_that_sends_no_messages_at_all_is_not_let_in_again() -> None:
             open_node(
                 MemoryStore(), key_pair=KeyPair(b"n" * 32), transport=transport, config=config
             ) as node,
-            asyncio.timeout(10),
+            asyncio.timeout(LIMIT_S),
         ):
             link = await transport.dial_as(b"m" * 32, node)
             for _ in range(MALFORMED_MAX):
@@ -434,7 +435,7 @@ def test_what_a_connection_was_of_use_for_keeps_it() -> None:
                 transport=transport,
                 config=NodeConfig(bind="memory", port=-1, peers=(str(node.address),)),
             )
-            async with other, asyncio.timeout(10):
+            async with other, asyncio.timeout(LIMIT_S):
                 while len(node._network._guests) < 2:  # noqa: ASYNC110 - no event
                     await asyncio.sleep(0)
                 last = list(node._network._guests.values())[-1]

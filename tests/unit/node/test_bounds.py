@@ -25,6 +25,7 @@ from datalattice.node.bounds import (
     FrameProgress,
 )
 from datalattice.node.connection import REST_S_MIN, Connection
+from datalattice.testing.polling import LIMIT_S
 from datalattice.wire import (
     FRAME_BYTES,
     PLAIN_PROTOCOL,
@@ -40,7 +41,7 @@ T = TypeVar("T")
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
     async def bounded() -> T:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             return await work()
 
     return asyncio.run(bounded())

@@ -15,6 +15,7 @@ from datalattice.lattice import SetLattice
 from datalattice.node import NodeServer, open_node
 from datalattice.store import MemoryStore
 from datalattice.sync import Note
+from datalattice.testing.polling import LIMIT_S
 
 T = TypeVar("T")
 HERE = KeyPair(b"h" * 32)
@@ -23,7 +24,7 @@ THERE = KeyPair(b"t" * 32)
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
     async def bounded() -> T:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             return await work()
 
     return asyncio.run(bounded())
@@ -50,7 +51,7 @@ def test_a_key_is_proved_and_the_nodes_converge(key_pair: KeyPair | None, pinned
             node(THERE) as there,
             node(key_pair, plain(there, THERE if pinned else None)) as here,
         ):
-            await here.wait_until(lambda one: one.root_hash == there.root_hash, 10)
+            await here.wait_until(lambda one: one.root_hash == there.root_hash, LIMIT_S)
             (info,) = here.peers
             if pinned or key_pair is not None:
                 await here.wait_until(lambda _: info.proved)

@@ -12,9 +12,9 @@ import pytest
 from datalattice.client.settings import ConnectionBounds
 from datalattice.errors import UsageError
 from datalattice.node import MemoryTransport
-from datalattice.node.bounds import BURST_S
 from datalattice.node.connection import Connection
 from datalattice.node.transport import Link
+from datalattice.testing.polling import LIMIT_S
 from datalattice.wire import (
     FRAME_BYTES,
     LATTICE,
@@ -40,7 +40,7 @@ OPENING = b"\x07lattice"
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
     async def bounded() -> T:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             return await work()
 
     return asyncio.run(bounded())
@@ -300,25 +300,33 @@ def test_mux_frames_have_a_share_too() -> None:
         bounds = ConnectionBounds(1_000_000, 30.0, bytes_per_s_max=10 * FRAME_BYTES)
         async with raw(bounds) as (link, connection, host):
             await link.write(encode_mux_frame(OPEN, 1, b"\x04what"))
-            for _ in range(60):
-                await link.write(encode_mux_frame(DATA, 1, b"x"))
+            # At once: the share would grow back meanwhile on a machine that stands still.
+            await link.write(encode_mux_frame(DATA, 1, b"x") * 60)
             await host.until(lambda: host.slowed_count)
             assert not connection.reason
 
     run(work)
 
 
-def test_a_frame_whose_turn_comes_while_its_peer_is_not_read_is_not_forgotten() -> None:
+def test_a_frame_whose_turn_comes_while_its_peer_is_not_read_is_not_forgotten(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("datalattice.node.bounds.BURST_S", 0.1)
+
     async def work() -> None:
         bounds = ConnectionBounds(
-            1_000_000, 30.0, bytes_per_s_max=1_000, peer_bytes_max=BOUNDS.peer_bytes_max
+            1_000_000, 30.0, bytes_per_s_max=10_000, peer_bytes_max=BOUNDS.peer_bytes_max
         )
         async with raw(bounds) as (link, connection, host):
             host.slow.add(MAIN_STREAM)
-            payloads = [bytes(1_000 * BURST_S), b"next"]
-            for count, payload in enumerate(payloads, 1):
-                await link.write(encode_mux_frame(DATA, MAIN_STREAM, encode_frame(payload)))
-                await host.until(lambda: host.slowed_count == count)  # noqa: B023
+            payloads = [bytes(1_000), bytes(1_001)]
+            whole, later = (encode_frame(payload) for payload in payloads)
+            await link.write(encode_mux_frame(DATA, MAIN_STREAM, whole))
+            await host.until(lambda: host.slowed_count)
+            # Each mux frame counts as 64 bytes: these are more than a burst, however late.
+            parts = [later[at : at + 40] for at in range(0, len(later), 40)]
+            await link.write(b"".join(encode_mux_frame(DATA, MAIN_STREAM, part) for part in parts))
+            await host.until(lambda: host.slowed_count > 1)
             assert host.frames[MAIN_STREAM] == payloads[:1]
             connection.handled(len(payloads[0]))
             await host.until(lambda: host.frames[MAIN_STREAM] == payloads)

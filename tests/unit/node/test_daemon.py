@@ -60,6 +60,7 @@ from datalattice.protobuf import Message
 from datalattice.store import CellStore
 from datalattice.store.gc import Collected
 from datalattice.testing.folders import append_change, node_editor
+from datalattice.testing.polling import LIMIT_S
 
 
 def serving(
@@ -83,7 +84,7 @@ def serving(
             folder, settings, key_pair=key_pair, ready=serves, reload=reload, beside=beside
         )
         assert not daemon.stop()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             serve = asyncio.ensure_future(daemon.serve())
             await asyncio.wait((serve, ready), return_when=asyncio.FIRST_COMPLETED)
             try:
@@ -272,7 +273,7 @@ def test_a_long_operation_tells_how_far_it_is_until_its_end(
     def collected(_store: object, progress: Progress, **_more: object) -> Collected:
         progress(7)
         progress(8, 9)
-        assert release.wait(30)
+        assert release.wait(LIMIT_S)
         raise StoreFull("no room")
 
     async def work(_daemon: Daemon, _node: NodeServer) -> None:

@@ -33,6 +33,7 @@ from datalattice.node.directory import (
 )
 from datalattice.store import MemoryStore
 from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.polling import LIMIT_S
 
 OWN = b"m" * 32
 
@@ -196,7 +197,7 @@ def test_a_change_between_a_look_and_the_wait_after_it_is_followed(
             await changed()
 
         monkeypatch.setattr(node, "changed", late)
-        async with asyncio.timeout(20), node:
+        async with asyncio.timeout(LIMIT_S), node:
             while not node.peers:  # noqa: ASYNC110 - to watch for it would help the node
                 await asyncio.sleep(0)
             assert node.peers[0].public_key == keys(1).public_key

@@ -36,6 +36,7 @@ from datalattice.store.disk import DiskFile
 from datalattice.store.log.packing import locate
 from datalattice.sync import Effects, LatticeReplica, Part
 from datalattice.testing.disk import SimDisk
+from datalattice.testing.polling import LIMIT_S
 
 T = TypeVar("T")
 LONG = "a text that is too long to stand inside its parent " * 4
@@ -56,7 +57,7 @@ class FailingDisk(SimDisk):
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
     async def bounded() -> T:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             return await work()
 
     return asyncio.run(bounded())
@@ -422,7 +423,7 @@ def test_a_backup_follows_and_a_node_starts_on_it(tmp_path: Path) -> None:
             for start in range(0, 500, 100):
                 add(node, *elements(start, 100))
                 await node.sync()
-            assert await asyncio.to_thread(backup.wait, 20)
+            assert await asyncio.to_thread(backup.wait, LIMIT_S)
             with CellStore.open(tmp_path / "copy", read_only=True) as copy:
                 assert copy.root_hash() == node.root_hash
             add(node, "the last")
@@ -465,7 +466,7 @@ def test_a_node_that_begins_anew_does_not_empty_its_backup(tmp_path: Path) -> No
             set_node(transport, tmp_path / "s") as other,
             set_node(transport, MemoryStore(), other, backups=(Backup(copy),)) as anew,
         ):
-            assert await asyncio.to_thread(anew.backups[0].wait, 20), "its peer had all of it"
+            assert await asyncio.to_thread(anew.backups[0].wait, LIMIT_S), "its peer had all of it"
             assert anew.observer.health == "ok"
         assert root_of(copy) == held
 
@@ -484,13 +485,13 @@ def test_a_backup_catches_up_after_downtime_and_copies_only_what_is_new(tmp_path
 
     async def work() -> None:
         async with set_node(MemoryTransport(), tmp_path / "s", backups=(Backup(counted),)) as node:
-            assert await asyncio.to_thread(node.backups[0].wait, 20)
+            assert await asyncio.to_thread(node.backups[0].wait, LIMIT_S)
             assert counted.root_hash() == node.root_hash
             assert counted.put_count > 300
             counted.put_count = 0
             add(node, f"{LONG} one more")
             await node.sync()
-            assert await asyncio.to_thread(node.backups[0].wait, 20)
+            assert await asyncio.to_thread(node.backups[0].wait, LIMIT_S)
             assert counted.root_hash() == node.root_hash
             assert counted.put_count < 12
 
@@ -516,7 +517,7 @@ def test_a_failing_backup_degrades_the_node_and_takes_the_latest_later() -> None
     async def work() -> None:
         transport = MemoryTransport()
         async with set_node(transport, MemoryStore(), backups=(Backup(copy),)) as node:
-            assert await asyncio.to_thread(node.backups[0].wait, 20)
+            assert await asyncio.to_thread(node.backups[0].wait, LIMIT_S)
             disk.is_failing = True
             add(node, "one")
             await node.sync()
@@ -525,7 +526,7 @@ def test_a_failing_backup_degrades_the_node_and_takes_the_latest_later() -> None
             await node.sync()
             disk.is_failing = False
             await until(node, is_well(node))
-            assert await asyncio.to_thread(node.backups[0].wait, 20)
+            assert await asyncio.to_thread(node.backups[0].wait, LIMIT_S)
             assert same(copy.root(), Set.of(["one", "two"]))
             assert node.observer.counters["backup-failures"] >= 1
 
@@ -547,7 +548,7 @@ def test_a_filter_keeps_private_parts_out(tmp_path: Path) -> None:
             node.cursor.path(LOCAL_KEY, owner.public_key).set(slot)
             await node.sync()
             for backup in backups:
-                assert await asyncio.to_thread(backup.wait, 20)
+                assert await asyncio.to_thread(backup.wait, LIMIT_S)
             assert node.observer.health == "ok"
 
     run(work)
@@ -603,7 +604,7 @@ def test_a_backup_serves_one_node_and_a_hanging_one_is_told(
     held = threading.Event()
 
     def hanging(value: Value) -> Value:
-        held.wait(20)
+        held.wait(LIMIT_S)
         return value
 
     async def work() -> None:
@@ -616,7 +617,7 @@ def test_a_backup_serves_one_node_and_a_hanging_one_is_told(
             await node.sync()
         assert not backup.is_current
         held.set()
-        assert await asyncio.to_thread(backup.wait, 20), "it still ends its work"
+        assert await asyncio.to_thread(backup.wait, LIMIT_S), "it still ends its work"
 
     run(work)
     assert f"backup-behind backup={tmp_path / 'copy'}" in caplog.text

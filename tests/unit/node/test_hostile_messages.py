@@ -27,6 +27,7 @@ from datalattice.limits import EMBEDDED_BYTES_MAX
 from datalattice.node import MemoryTransport, open_node
 from datalattice.node.transport import Link
 from datalattice.store import MemoryStore
+from datalattice.testing.polling import LIMIT_S
 from datalattice.wire import (
     FrameBuffer,
     Result,
@@ -149,7 +150,7 @@ def test_a_small_message_does_no_harm(what: str, payload: bytes) -> None:
         ) as node:
             link = await transport.dial(str(node.address))
             await link.write(encode_frame(payload) + encode_frame(encode_ping(77)))
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 assert await answered(link, 77), what
             assert node.observer.health == "ok", what
             link.abort()
@@ -171,7 +172,7 @@ def test_who_is_not_wanted_waits_in_a_line_of_its_own() -> None:
                 Topics.at(node.cursor, KEYS.public_key).partition("t", 0).offer("news")
                 await node.sync()
                 for one in (wanted, other):
-                    await one.wait_until(lambda one: one.root_hash == node.root_hash, 10)
+                    await one.wait_until(lambda one: one.root_hash == node.root_hash, LIMIT_S)
                 known = set(node._hosts.known)
                 assert len(known) == 1
                 assert known == set(node._network.peers.connection_ids())

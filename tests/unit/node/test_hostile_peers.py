@@ -33,6 +33,7 @@ from datalattice.node import MemoryTransport, NodeServer, TcpTransport, open_nod
 from datalattice.node.transport import Accept, Link, Listener, OnRefused, Transport
 from datalattice.node.transport.memory import MemoryLink
 from datalattice.store import MemoryStore
+from datalattice.testing.polling import LIMIT_S
 from datalattice.wire import (
     FrameBuffer,
     Result,
@@ -52,7 +53,7 @@ QUEUE = Keyword("queue")
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
     async def bounded() -> T:
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(LIMIT_S):
             return await work()
 
     return asyncio.run(bounded())
@@ -304,7 +305,7 @@ def test_a_peer_that_asks_and_does_not_read_makes_us_hold_one_answer(
             held = [one.held_bytes for one in node.connections]
             assert 0 < sum(held) < 9_000_000
             # The node ends all the same, though the peer goes on not reading.
-            await asyncio.wait_for(node.close(), 20)
+            await asyncio.wait_for(node.close(), LIMIT_S)
             writer.transport.abort()
 
     run(work)

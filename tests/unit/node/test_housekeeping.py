@@ -23,6 +23,7 @@ from datalattice.store.kept import KEEP_NOTHING
 from datalattice.sync import HostingPolicy, LatticeReplica, UnsignedPolicy
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
+from datalattice.testing.polling import LIMIT_S
 
 T = TypeVar("T")
 OWN, ANN = KeyPair(b"o" * 32), KeyPair(b"a" * 32)
@@ -30,7 +31,7 @@ OWN, ANN = KeyPair(b"o" * 32), KeyPair(b"a" * 32)
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
     async def bounded() -> T:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             return await work()
 
     return asyncio.run(bounded())

@@ -20,8 +20,16 @@ from datalattice.node.http import (
     HttpListener,
     Response,
 )
+from datalattice.testing.polling import LIMIT_S
 
 COUNTS: Counter[str] = Counter()
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Time no client out on a machine that stands still, but where a test sets the time."""
+    for name in ("REQUEST_TIMEOUT_S", "EXCHANGE_TIMEOUT_S"):
+        monkeypatch.setattr(node_http, name, 2 * LIMIT_S)
 
 
 async def hello() -> Response:
@@ -41,7 +49,7 @@ def serving(work: Callable[[HttpListener], Awaitable[None]]) -> None:
     async def run() -> None:
         COUNTS.clear()
         pages = {"/hello": hello, "/never": never, "/large": large}
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             listener = await HttpListener.start(
                 "127.0.0.1", 0, pages, lambda name: COUNTS.update([name]), ["watch.example"]
             )
@@ -76,7 +84,7 @@ def status_of(answer: bytes) -> int:
 
 def test_get_and_head_answer_as_a_client_expects() -> None:
     def ask(port: int, method: str) -> tuple[int, dict[str, str], bytes]:
-        client = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+        client = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT_S)
         client.request(method, "/hello?x=1")
         response = client.getresponse()
         found = response.status, dict(response.getheaders()), response.read()

@@ -30,6 +30,7 @@ from datalattice.node.lanes import (
 from datalattice.store import MemoryStore
 from datalattice.sync import Effects, LatticeProtocol, LatticeReplica, Replicator
 from datalattice.sync.effects import ASK_TIMEOUT_MS
+from datalattice.testing.polling import LIMIT_S
 
 
 class Clock:
@@ -92,7 +93,7 @@ class Counting:
         if self.error is not None:
             raise self.error
 
-    def tick(self, _now_ms: int) -> None:
+    def tick(self, _now_ms: int, _busy_ms: int = 0) -> None:
         self.deadline_ms = None
         self.ticks.set()
 
@@ -143,18 +144,18 @@ def test_a_publication_waits_in_line_behind_what_was_submitted() -> None:
 
     def busy(_node: Replicator, _now_ms: int) -> None:
         began.set()
-        go.wait(10)
+        go.wait(LIMIT_S)
         order.append("busy")
 
     with running(node, []) as lane:
         lane.submit(busy)
-        assert began.wait(10)
+        assert began.wait(LIMIT_S)
         threads = [threading.Thread(target=lane.publish) for _ in range(3)]
         for thread in threads:
             thread.start()
         go.set()
         for thread in threads:
-            thread.join(10)
+            thread.join(LIMIT_S)
     assert order == ["busy"]
     assert 1 <= len(node.threads) <= 3
     assert threading.get_ident() not in node.threads
@@ -199,7 +200,7 @@ def test_a_deadline_that_a_publication_brings_wakes_the_thread() -> None:
     node.owes = True
     with running(node, []) as lane:
         lane.publish()
-        assert node.ticks.wait(10)
+        assert node.ticks.wait(LIMIT_S)
 
 
 def test_timers_do_not_notice_that_the_wall_clock_is_set(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -249,7 +250,7 @@ def test_strangers_have_their_turn_when_others_never_rest() -> None:
 
         lane.submit(again)
         lane.submit(lambda _node, _now_ms: done.set(), stranger=True)
-        assert done.wait(10)
+        assert done.wait(LIMIT_S)
 
 
 @pytest.mark.parametrize(("others_ms", "turns"), [(9, 5), (10, 4), (15, 3), (30, 2)])
@@ -296,7 +297,7 @@ def test_a_stranger_wakes_the_thread_however_often() -> None:
         for _ in range(100):
             done = threading.Event()
             lane.submit(lambda _node, _now_ms, done=done: done.set(), stranger=True)  # type: ignore[misc]
-            assert done.wait(10)
+            assert done.wait(LIMIT_S)
 
 
 @pytest.mark.parametrize(
@@ -334,7 +335,7 @@ def test_a_fault_while_effects_are_handed_out_does_not_end_the_thread() -> None:
         lane.start()
         lane.submit(lambda _node, _now_ms: None, fail)
         lane.submit(lambda _node, _now_ms: None, done.set)
-        assert done.wait(20)
+        assert done.wait(LIMIT_S)
     assert [str(error) for error in failed] == ["nobody is there"]
 
 
@@ -356,7 +357,7 @@ def test_a_pool_has_no_more_threads_than_there_are_processors(
     meeting = threading.Barrier(count + 1)
 
     def meet(_node: Replicator, _now_ms: int) -> None:
-        meeting.wait(20)
+        meeting.wait(LIMIT_S)
 
     try:
         for _ in range(count + 3):
@@ -365,7 +366,7 @@ def test_a_pool_has_no_more_threads_than_there_are_processors(
             lane.submit(meet)
             if pool.thread_count == count:
                 break
-        meeting.wait(20)  # so many actions go on at once
+        meeting.wait(LIMIT_S)  # so many actions go on at once
         extra = [resting(pool) for _ in range(8)]
         for lane in extra:
             lane.start()
@@ -429,11 +430,11 @@ def test_a_long_action_keeps_no_other_lane_from_running() -> None:
         go, heard = threading.Event(), []
         slow.start()
         quick.start()
-        slow.submit(lambda _node, _now_ms: heard.append(go.wait(20)))
+        slow.submit(lambda _node, _now_ms: heard.append(go.wait(LIMIT_S)))
         for _ in range(3):
             done = threading.Event()
             quick.submit(lambda _node, _now_ms, done=done: done.set())  # type: ignore[misc]
-            assert done.wait(20)
+            assert done.wait(LIMIT_S)
         quick.publish(20)
         go.set()
         slow.stop()
@@ -454,7 +455,7 @@ class Order(list[str]):
 
     def wait(self, count: int) -> None:
         with self._more:
-            assert self._more.wait_for(lambda: len(self) >= count, 20)
+            assert self._more.wait_for(lambda: len(self) >= count, LIMIT_S)
 
 
 @contextlib.contextmanager
@@ -474,13 +475,13 @@ def lined_up(
 
         def wait(_node: Replicator, _now_ms: int) -> None:
             began.set()
-            go.wait(20)
+            go.wait(LIMIT_S)
             if meanwhile is not None:
                 meanwhile()
 
         gate.start()
         gate.submit(wait)
-        assert began.wait(20)
+        assert began.wait(LIMIT_S)
         try:
             yield pool
         finally:
@@ -583,11 +584,11 @@ def test_deadlines_of_many_lanes_fire_in_order() -> None:
     order: list[int] = []
 
     class Due(Counting):
-        def tick(self, now_ms: int) -> None:
+        def tick(self, now_ms: int, busy_ms: int = 0) -> None:
             assert self.deadline_ms is not None
             assert self.deadline_ms <= now_ms
             order.append(self.deadline_ms)
-            super().tick(now_ms)
+            super().tick(now_ms, busy_ms)
 
     chance = random.Random(1)
     with pooled(1, clock) as pool:
@@ -603,7 +604,7 @@ def test_deadlines_of_many_lanes_fire_in_order() -> None:
             clock.now = now_ms
             bell.submit(lambda _node, _now_ms: None)  # so that the thread looks at the clock
             expected = [ms for ms in times if ms <= now_ms]
-            assert all(nodes[ms].ticks.wait(20) for ms in expected)
+            assert all(nodes[ms].ticks.wait(LIMIT_S) for ms in expected)
             assert order == expected
             assert [one.deadline_ms for one in nodes.values()].count(None) == len(expected)
 
@@ -615,7 +616,7 @@ def test_a_deadline_is_kept_while_other_lanes_work() -> None:
         heard: list[bool] = []
         resting(pool, waiting).start()
         busy.start()
-        busy.submit(lambda _node, _now_ms: heard.append(waiting.ticks.wait(20)))
+        busy.submit(lambda _node, _now_ms: heard.append(waiting.ticks.wait(LIMIT_S)))
         busy.stop()
         assert heard == [True]
 
@@ -629,7 +630,7 @@ def test_an_earlier_deadline_wakes_whoever_waits_for_a_later_one() -> None:
         lane.start()
         early.owes = True
         lane.publish()
-        assert early.ticks.wait(20)
+        assert early.ticks.wait(LIMIT_S)
         assert not late.ticks.is_set()
 
 
@@ -644,7 +645,7 @@ def test_deadlines_that_are_put_off_take_no_room() -> None:
         assert len(pool._deadlines) <= 2 * 10 + DEADLINES_SPARE
         clock.now = 2 * 10**9
         lanes[0].submit(lambda _replicator, _now_ms: None)  # a thread wakes, and reads the clock
-        assert all(node.ticks.wait(20) for node in nodes)
+        assert all(node.ticks.wait(LIMIT_S) for node in nodes)
 
 
 def test_publications_that_move_no_deadline_enter_it_once() -> None:
@@ -659,7 +660,7 @@ def test_publications_that_move_no_deadline_enter_it_once() -> None:
         assert len(pool._deadlines) == 1
         clock.now = 1_000
         lane.submit(lambda _replicator, _now_ms: None)  # a thread wakes, and reads the clock
-        assert node.ticks.wait(20)
+        assert node.ticks.wait(LIMIT_S)
 
 
 def test_a_deadline_that_passes_during_a_publication_is_kept() -> None:
@@ -675,7 +676,7 @@ def test_a_deadline_that_passes_during_a_publication_is_kept() -> None:
             pool._next_deadline(clock.now)
             assert lane not in pool._ready, "a thread publishes in it"
         pool._give_back(lane)
-        assert node.ticks.wait(20)
+        assert node.ticks.wait(LIMIT_S)
 
 
 @pytest.mark.parametrize(("busy_ms", "excused"), [(BUSY_MS_MIN - 1, []), (BUSY_MS_MIN, [500])])
@@ -731,7 +732,7 @@ def test_a_thread_that_has_nothing_to_do_sleeps_until_it_is_called() -> None:
     for _ in range(10):
         done = threading.Event()
         lane.submit(lambda _node, _now_ms, done=done: done.set())  # type: ignore[misc]
-        assert done.wait(20)
+        assert done.wait(LIMIT_S)
     pool.close()
     assert set(pool.waits) <= {-1}
     assert len(pool.waits) <= 11  # once before each call
@@ -777,9 +778,9 @@ class Careful(Counting):
             time.sleep(0)  # lets other threads run
             self.durable = written
 
-    def tick(self, now_ms: int) -> None:
+    def tick(self, now_ms: int, busy_ms: int = 0) -> None:
         with self.touched():
-            super().tick(now_ms)
+            super().tick(now_ms, busy_ms)
 
     def note(self, who: int, number: int) -> None:
         with self.touched():

@@ -24,13 +24,14 @@ from datalattice.node.peers import PeerInfo
 from datalattice.node.status import ForkCounts, LaneStatus, NodeStatus, PeerReport, ProcessStatus
 from datalattice.store import Commit, MemoryStore
 from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.polling import LIMIT_S
 
 Parse = Callable[[str], dict[str, Any]]
 
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             await work()
 
     asyncio.run(bounded())
@@ -47,7 +48,7 @@ def add(node: NodeServer, element: Value) -> None:
 async def get(node: NodeServer, page: str) -> tuple[int, str]:
     def ask() -> tuple[int, str]:
         host, port = str(node.monitor.address).split(":")
-        client = http.client.HTTPConnection(host, int(port), timeout=10)
+        client = http.client.HTTPConnection(host, int(port), timeout=LIMIT_S)
         client.request("GET", page)
         response = client.getresponse()
         found = response.status, response.read().decode()

@@ -27,6 +27,7 @@ from datalattice.node import MemoryTransport, NodeServer, open_node
 from datalattice.node.transport import Link
 from datalattice.store import CellStore, Commit, MemoryStore
 from datalattice.sync.conduct import MALFORMED_MAX
+from datalattice.testing.polling import LIMIT_S
 from datalattice.wire import (
     ErrorCode,
     FrameBuffer,
@@ -45,7 +46,7 @@ KEYS = KeyPair(b"k" * 32)
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
     async def bounded() -> T:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             return await work()
 
     return asyncio.run(bounded())
@@ -186,10 +187,10 @@ def test_a_wait_ends_when_the_peer_has_taken_in_what_came_from_here() -> None:
             add(site, 1)
             await site.sync()
             # The site has changed for the last time by now; the hub is still to change.
-            await site.wait_until(lambda node: node.root_hash == hub.root_hash, 10)
+            await site.wait_until(lambda node: node.root_hash == hub.root_hash, LIMIT_S)
             known: list[bool] = []
             asyncio.get_running_loop().call_later(0.1, known.append, True)
-            await site.wait_until(lambda _: bool(known), 10)
+            await site.wait_until(lambda _: bool(known), LIMIT_S)
 
     run(work)
 

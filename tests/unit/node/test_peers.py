@@ -26,6 +26,7 @@ from datalattice.node.peers import (
     backoff_ms,
 )
 from datalattice.node.transport import Accept, Link, Listener, OnRefused
+from datalattice.testing.polling import LIMIT_S
 from datalattice.wire import PLAIN_PROTOCOL
 
 OWN = b"m" * 32
@@ -145,7 +146,7 @@ class World:
 def play(scene: Callable[[World], Awaitable[None]], own_key: bytes = OWN) -> None:
     async def work() -> None:
         world = World(own_key)
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             await scene(world)
             await world.peers.close()
         assert not world.calls
@@ -219,7 +220,7 @@ def test_an_effort_ends_even_when_its_cancellation_gets_lost() -> None:
         listener = await net.listen("memory", 0, accept)
         peers = Peers(net, serve, SeededEntropy(1))
         address = f"memory:{listener.port}"
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(LIMIT_S):
             peers.add(address)
             await serving.wait()
             await peers.close()

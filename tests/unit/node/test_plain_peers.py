@@ -15,6 +15,7 @@ from datalattice.cursors import RootLattice
 from datalattice.lattice import MergeContext, root_lattice
 from datalattice.node import NodeServer, open_node
 from datalattice.store import MemoryStore
+from datalattice.testing.polling import LIMIT_S
 from datalattice.testing.reference import ReferenceNode
 
 HERE, THERE = KeyPair(b"h" * 32), KeyPair(b"t" * 32)
@@ -24,7 +25,7 @@ SYNC_MS = 200
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             await work()
 
     asyncio.run(bounded())
@@ -70,7 +71,7 @@ def test_a_node_and_a_reference_node_become_equal_whoever_writes(dials: bool) ->
                     Topics.at(one.cursor, THERE.public_key).partition("theirs", 0).size()
                 )
             )
-            await there.wait_until(lambda peer: peer.announced_hash == here.root_hash, 20)
+            await there.wait_until(lambda peer: peer.announced_hash == here.root_hash, LIMIT_S)
             assert there.peer.incomplete == []
             assert there.peer.bare == []
             assert there.peer.queues.foreign == []

@@ -15,6 +15,7 @@ from datalattice.lattice import SetLattice
 from datalattice.node import MemoryTransport, NodeServer, TcpTransport, Transport, open_node
 from datalattice.node.transport import Link
 from datalattice.store import MemoryStore
+from datalattice.testing.polling import LIMIT_S
 from datalattice.wire import (
     LATTICE,
     MAIN_STREAM,
@@ -38,7 +39,7 @@ T = TypeVar("T")
 
 def run(work: Callable[[], Awaitable[T]]) -> T:
     async def bounded() -> T:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             return await work()
 
     return asyncio.run(bounded())

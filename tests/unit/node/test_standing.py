@@ -23,6 +23,7 @@ from datalattice.node import (
 )
 from datalattice.node.status import PeerReport
 from datalattice.store import Commit, MemoryStore
+from datalattice.testing.polling import LIMIT_S
 from datalattice.wire import FrameBuffer, encode_frame, encode_ping
 
 HUB = KeyPair(b"h" * 32)
@@ -38,7 +39,7 @@ def patient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             await work()
 
     asyncio.run(bounded())

@@ -11,8 +11,9 @@ from datalattice.errors import Backpressure, Conflict, NoSuchPath, StoreFull
 from datalattice.node import tasks as module
 from datalattice.node.tasks import NodeTask, NodeTasks, TaskWork
 from datalattice.protobuf import Message
+from datalattice.testing.polling import LIMIT_S
 
-WAIT_S = 30.0
+WAIT_S = LIMIT_S
 
 
 def found(cells: int) -> CollectedGarbage:

@@ -48,6 +48,7 @@ from datalattice.store import (
 from datalattice.store.cellstore import PENDING_BYTES_MAX, UNSYNCED_PACKS_MAX
 from datalattice.store.kept.history import KEEP_NOTHING
 from datalattice.store.log.committer import CellBatch
+from datalattice.testing.polling import LIMIT_S
 
 
 def value(number: int, count: int = 10) -> Vector:
@@ -298,7 +299,7 @@ class SlowFile:
     def sync(self) -> None:
         self._disk.syncs += 1
         self._disk.begun.set()
-        assert self._disk.gate.wait(30)
+        assert self._disk.gate.wait(LIMIT_S)
         self._inner.sync()
 
 
@@ -325,14 +326,14 @@ def test_commits_that_wait_together_share_one_sync(tmp_path: Path) -> None:
     before = disk.syncs
     first = threading.Thread(target=store.commit, args=(value(1),))
     first.start()
-    assert disk.begun.wait(30)
+    assert disk.begun.wait(LIMIT_S)
     while disk.writes.acquire(blocking=False):
         pass
     others = [threading.Thread(target=store.commit, args=(value(n),)) for n in range(2, 10)]
     for thread in others:
         thread.start()
     for _ in others:
-        assert disk.writes.acquire(timeout=30), "all write while the first one syncs"
+        assert disk.writes.acquire(timeout=LIMIT_S), "all write while the first one syncs"
     assert same(store.root(), value(0)), "nothing is shown before it is durable"
     assert not store.announced(value(1).hash)
     disk.gate.set()
@@ -353,7 +354,7 @@ def test_a_put_beside_a_commit_does_not_stage_cells_that_this_announces(tmp_path
         disk.begun.clear()
         thread = threading.Thread(target=store.commit, args=(value(1),))
         thread.start()
-        assert disk.begun.wait(30)
+        assert disk.begun.wait(LIMIT_S)
         store.put(Vector.of([value(1), "a" * 200]))
         disk.gate.set()
         thread.join()

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from datalattice.store import DiskFile, RealDisk, disk
+from datalattice.testing.polling import LIMIT_S
 
 
 class System:
@@ -30,7 +31,7 @@ class System:
     def _noted(self, name: str, call: Any) -> Any:
         def noted(*arguments: Any) -> Any:
             if name == "pwritev":
-                assert self.gate.wait(30)
+                assert self.gate.wait(LIMIT_S)
                 if self.failure is not None:
                     raise self.failure
                 if self.taken is not None:

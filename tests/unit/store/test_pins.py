@@ -24,6 +24,7 @@ from datalattice.store.kept.pins import (
 )
 from datalattice.testing.clocks import StoppedClock
 from datalattice.testing.disk import SimDisk
+from datalattice.testing.polling import LIMIT_S
 
 FOLDER = "store"
 
@@ -195,10 +196,10 @@ def test_changes_wait_for_whoever_removes_cells() -> None:
         thread = threading.Thread(target=pin)
         with store.pins.locked():
             thread.start()
-            assert began.wait(10)
+            assert began.wait(LIMIT_S)
             assert store.pins.all() == []
             assert done == []
-        thread.join(20)
+        thread.join(LIMIT_S)
         assert store.pins.all() == done
         with (
             store.pins.locked(),

@@ -14,6 +14,7 @@ from datalattice.errors import ReadOnly, StoreFailed, StoreFull
 from datalattice.store import CellStore
 from datalattice.store.log.segments import SEGMENT_BYTES
 from datalattice.testing.disk import SimDisk
+from datalattice.testing.polling import LIMIT_S
 
 LONG = "a text that is too long to stand inside its parent " * 4
 
@@ -245,7 +246,7 @@ def test_an_interrupt_during_a_sync_leaves_a_store_that_goes_on() -> None:
                 store.commit(value(2))
             ended = threading.Thread(target=lambda store=store: store.commit(value(3)), daemon=True)
             ended.start()
-            ended.join(20)
+            ended.join(LIMIT_S)
             assert not ended.is_alive(), "nobody waits for a sync that nobody makes"
             assert same(store.root(), value(3))
         with opened(disk) as store:

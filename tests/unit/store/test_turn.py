@@ -17,9 +17,10 @@ import pytest
 from datalattice.cells import Vector
 from datalattice.errors import DataLoss, StoreClosed, StoreLocked
 from datalattice.store import CellStore, WriteTurn
+from datalattice.testing.polling import LIMIT_S
 from datalattice.testing.processes import killing
 
-PATIENCE_S = 50.0
+PATIENCE_S = LIMIT_S
 
 WRITER = """
 import sys
@@ -259,6 +260,6 @@ def test_a_close_waits_for_a_writer_and_no_longer(path: Path) -> None:
         assert waits.wait(PATIENCE_S)
         add(store, "one")
         assert closing.is_alive()
-    closing.join(10)
+    closing.join(LIMIT_S)
     assert not closing.is_alive()
     assert texts(path) == ["one"]

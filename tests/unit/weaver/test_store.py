@@ -17,6 +17,7 @@ from datalattice.errors import StoreClosed, TypeMismatch, UsageError
 from datalattice.protobuf import Field, Message
 from datalattice.testing.engine_kit import call_together
 from datalattice.testing.log_kit import FailingTxn
+from datalattice.testing.polling import LIMIT_S
 from datalattice.testing.stores_kit import WeaverNode, envelopes_of, exchange, state_of
 from datalattice.weaver import (
     Dag,
@@ -317,7 +318,7 @@ def test_watch_basic_prefix_filtering_multiple_watchers() -> None:
 def test_watch_gap_race() -> None:
     """What is written after `subscribe` returned is delivered, whatever thread writes it."""
     _, store = kv()
-    with store.subscribe("watch", WatchParams(), timeout=30) as watch:
+    with store.subscribe("watch", WatchParams(), timeout=LIMIT_S) as watch:
         writer = threading.Thread(target=store.execute, args=("Put", PutRequest(b"k", b"v")))
         writer.start()
         assert next(watch) == WatchEvent(b"k", b"v")
@@ -636,7 +637,7 @@ def test_the_heads_of_a_key_at_a_record_are_found_after_later_ones(steps: list[A
 def test_events_of_what_another_process_writes_are_delivered_in_order() -> None:
     node, store = kv()
     other = WeaverNode(1, node.engine).stores.open(store.id)
-    with store.subscribe("watch", WatchParams(), timeout=30) as watch:
+    with store.subscribe("watch", WatchParams(), timeout=LIMIT_S) as watch:
         other.execute("Put", PutRequest(b"theirs", b"1"))
         store.execute("Put", PutRequest(b"ours", b"2"))
         other.execute("Put", PutRequest(b"theirs", b"3"))

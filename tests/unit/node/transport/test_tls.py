@@ -33,6 +33,7 @@ from datalattice.node import TcpTransport
 from datalattice.node.transport import Link
 from datalattice.node.transport.tcp import TcpLink
 from datalattice.node.transport.tls import SILENT_BYTES_MAX, TlsLink
+from datalattice.testing.polling import LIMIT_S
 from datalattice.wire import PLAIN_PROTOCOL
 
 KEYS = KeyPair(b"t" * 32)
@@ -77,7 +78,7 @@ class Host:
 @asynccontextmanager
 async def host(*, plain: bool = False) -> AsyncIterator[Host]:
     found = Host()
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(LIMIT_S):
         listener = await TcpTransport(KEYS, plain=plain).listen(
             "127.0.0.1", 0, found.accept, found.refuse
         )
@@ -571,7 +572,7 @@ def test_a_fault_in_a_handshake_does_not_leave_the_stream_open(
         async with host() as there:
             reader, writer = await asyncio.open_connection("127.0.0.1", there.port)
             writer.write(b"\x16\x03\x01")
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(LIMIT_S):
                 assert await end_of(reader, writer) == b""
 
     asyncio.run(work())

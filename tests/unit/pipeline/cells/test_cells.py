@@ -37,6 +37,7 @@ pytest.importorskip("pyspark")
 from datalattice.pipeline.cells import sink  # noqa: E402 - needs Spark
 from datalattice.pipeline.cells.sink import OPEN_STORES_MAX  # noqa: E402 - needs Spark
 from datalattice.pipeline.cells.source import CellsSource  # noqa: E402 - needs Spark
+from datalattice.testing.polling import LIMIT_S  # noqa: E402 - below what needs Spark
 from datalattice.testing.spark_kit import rows_of, struct_of  # noqa: E402 - needs Spark
 
 ALICE = KeyPair(bytes([1]) * 32)
@@ -292,7 +293,7 @@ class TestWriting:
                 key_pair=ALICE,
                 ready=lambda _, node: ready.set_result(node),
             )
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(LIMIT_S):
                 serve = asyncio.ensure_future(daemon.serve())
                 try:
                     await ready

@@ -48,6 +48,7 @@ from datalattice.pipeline.queue import append, stage as rows_stage
 from datalattice.pipeline.queue.sink import sink_options
 from datalattice.pipeline.queue.source import QueueSource
 from datalattice.testing.clocks import StoppedClock
+from datalattice.testing.polling import LIMIT_S
 from datalattice.testing.spark_kit import FakeTaskContext, commit, full_disk
 
 KEYS = KeyPair(bytes(32))
@@ -689,7 +690,7 @@ def test_beside_a_running_node_its_node_writes(sink: Sink) -> None:
             key_pair=KEYS,
             ready=lambda _, node: ready.set_result(node),
         )
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             serve = asyncio.ensure_future(daemon.serve())
             try:
                 node = await ready

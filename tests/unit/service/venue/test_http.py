@@ -35,6 +35,7 @@ from datalattice.service.venue.adapters.http import (
     URL_CHARS_MAX,
     HttpAdapter,
 )
+from datalattice.testing.polling import LIMIT_S
 from datalattice.testing.venue_kit import LoneJob
 
 LOOPBACK = VenueHttpConfig(allow=("api.test", "other.test"), private=True)
@@ -81,6 +82,12 @@ class Server:
         self.port = server.sockets[0].getsockname()[1]
         async with server:
             yield self
+
+
+@pytest.fixture(autouse=True)
+def _patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let a machine that stands still while a client connects change no error."""
+    monkeypatch.setattr("datalattice.service.venue.adapters.guarded.CONNECT_S", LIMIT_S)
 
 
 class Names:

@@ -36,6 +36,7 @@ from datalattice.service.venue.adapters import (
     guarded,
     venues,
 )
+from datalattice.testing.polling import LIMIT_S
 
 KEY = KeyPair(bytes(range(32)))
 DID = did_of(KeyPair(bytes(range(1, 33))).public_key)
@@ -149,7 +150,7 @@ def call(door: Door, request: Any, **more: Any) -> Any:
     async def work() -> Any:
         server = await asyncio.start_server(door.serve, "127.0.0.1", 0)
         door.port = server.sockets[0].getsockname()[1]
-        async with server, asyncio.timeout(30):
+        async with server, asyncio.timeout(LIMIT_S):
             remote = RemoteVenues(KEY, VenueRules({"south": f"http://127.0.0.1:{door.port}"}))
             return await remote.call(remote.find("south"), request, **more)
 
@@ -249,7 +250,7 @@ def served(given: bytes, ask: Callable[[RemoteVenues], Awaitable[Any]]) -> tuple
     async def work() -> Any:
         server = await asyncio.start_server(door.serve, "127.0.0.1", 0)
         port = server.sockets[0].getsockname()[1]
-        async with server, asyncio.timeout(30):
+        async with server, asyncio.timeout(LIMIT_S):
             return await ask(RemoteVenues(KEY, VenueRules({DID: f"http://127.0.0.1:{port}"})))
 
     return asyncio.run(work()), door
@@ -284,7 +285,7 @@ def test_metadata_and_names_that_are_none_are_refused(monkeypatch: pytest.Monkey
 
 def run(work: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(LIMIT_S):
             await work()
 
     asyncio.run(bounded())
