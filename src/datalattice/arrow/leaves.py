@@ -14,6 +14,7 @@ import json
 from collections.abc import Callable, Iterator
 from typing import Final
 
+from librt.strings import read_i64_be
 from mypy_extensions import i64
 
 from datalattice.arrow.spans import TEXT_BYTES_MAX, Longs, Sheet, Spans
@@ -167,7 +168,12 @@ class Columns:
     def _time(self, data: bytes, at: i64, end: i64) -> None:
         """Append the time whose milliseconds are at `at` .. `end`, or nil if it is out of range."""
         stamp: i64 = 0
-        if at < end:
+        # Of six bytes are the times from 2004 to 6429; the two bytes before are the record's, too.
+        if end - at == 6:
+            stamp = read_i64_be(data, end - 8) & 0xFFFF_FFFF_FFFF
+            if stamp >= 0x8000_0000_0000:
+                stamp -= 0x1_0000_0000_0000
+        elif at < end:
             stamp = data[at]
             if stamp >= 0x80:
                 stamp -= 0x100

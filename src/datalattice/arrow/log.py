@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from datalattice.arrow import leaves
 from datalattice.arrow.batches import BATCH_BYTES_MAX, BATCH_RECORDS_MAX
@@ -19,6 +19,7 @@ from datalattice.cells import FetchCell, FetchCells, element_runs
 from datalattice.limits import FAN_OUT
 
 if TYPE_CHECKING:
+    import numpy as np
     import pyarrow as pa
 
 # Records are counted after each leaf, so a full batch ends with one.
@@ -154,11 +155,12 @@ def _numbers(longs: Longs, kind: pa.DataType) -> pa.Array:
     """Return integers as a column of `kind`."""
     import pyarrow as pa
 
-    count = len(longs.marks)
+    count = int(longs.count)
     if longs.absent == count:
         return pa.nulls(count, kind)
     numbers = _native(longs.numbers.getvalue(), 8)
-    return pa.Array.from_buffers(kind, count, [_validity(longs), numbers], longs.absent)
+    validity = _validity(_presence(longs)) if longs.absent else None
+    return pa.Array.from_buffers(kind, count, [validity, numbers], longs.absent)
 
 
 def _strings(spans: Spans, columns: Columns, kind: pa.DataType) -> pa.Array:
@@ -166,15 +168,21 @@ def _strings(spans: Spans, columns: Columns, kind: pa.DataType) -> pa.Array:
     import numpy as np
     import pyarrow as pa
 
-    count = len(spans.marks)
-    if spans.absent == count:
+    count, present = int(spans.count), int(spans.count - spans.absent)
+    if not present:
         return pa.nulls(count, kind)
     # The bounds delimit the entries and the bytes between them, so every second string is an entry.
     bounds = _native(spans.bounds.getvalue(), 4)
     text = pa.py_buffer(columns.sheet.text())
-    strings = pa.Array.from_buffers(pa.binary(), 2 * count - 1, [None, bounds, text])
-    numbers = pa.py_buffer(np.arange(0, 2 * count, 2, dtype=np.int32))
-    chosen = pa.Array.from_buffers(pa.int32(), count, [_validity(spans), numbers], spans.absent)
+    strings = pa.Array.from_buffers(pa.binary(), 2 * present - 1, [None, bounds, text])
+    validity, numbers = None, np.arange(0, 2 * present, 2, dtype=np.int32)
+    if spans.absent:
+        presence = _presence(spans)
+        validity = _validity(presence)
+        numbers = np.zeros(count, dtype=np.int32)
+        numbers[presence] = np.arange(0, 2 * present, 2, dtype=np.int32)
+    buffers = [validity, pa.py_buffer(numbers)]
+    chosen = pa.Array.from_buffers(pa.int32(), count, buffers, spans.absent)
     found = strings.take(chosen)
     if kind == pa.binary():
         return found
@@ -185,15 +193,21 @@ def _strings(spans: Spans, columns: Columns, kind: pa.DataType) -> pa.Array:
         return pa.array([one and one.decode("utf-8", "replace") for one in contents], kind)
 
 
-def _validity(column: Longs | Spans) -> pa.Buffer | None:
-    """Return the marks of a column as Arrow's validity bits; None if no entry is absent."""
+def _presence(column: Longs | Spans) -> np.ndarray[Any, Any]:
+    """Return whether each entry of a column is there."""
+    import numpy as np
+
+    presence = np.ones(int(column.count), dtype=np.bool_)
+    presence[np.frombuffer(column.gaps.getvalue(), dtype="<i4")] = False
+    return presence
+
+
+def _validity(presence: np.ndarray[Any, Any]) -> pa.Buffer:
+    """Return Arrow's validity bits."""
     import numpy as np
     import pyarrow as pa
 
-    if not column.absent:
-        return None
-    marks = np.frombuffer(column.marks.getvalue(), dtype=np.uint8)
-    return pa.py_buffer(np.packbits(marks, bitorder="little"))
+    return pa.py_buffer(np.packbits(presence, bitorder="little"))
 
 
 def _native(numbers: bytes, width: int) -> pa.Buffer:

@@ -19,37 +19,43 @@ TEXT_BYTES_MAX: Final = 2**31 - 1
 
 
 class Longs:
-    """64-bit integers, little-endian, each with a mark: 1, or 0 if it is absent."""
+    """64-bit integers, little-endian; an absent entry is 0, and its position is in `gaps`."""
 
     def __init__(self) -> None:
         self.numbers: Final = BytesWriter()
-        self.marks: Final = BytesWriter()
+        self.gaps: Final = BytesWriter()
+        """Positions of absent entries, 4 bytes each, little-endian."""
+        self.count: i64 = 0
+        """Number of entries."""
         self.absent: i64 = 0
         """Number of absent entries."""
 
     def add(self, number: i64) -> None:
         """Append a number."""
         write_i64_le(self.numbers, number)
-        self.marks.append(1)
+        self.count += 1
 
     def add_none(self) -> None:
         """Append an absent entry."""
-        # Arrow has a number for every entry; the mark 0 says that the entry is absent.
-        write_i64_le(self.numbers, 0)
-        self.marks.append(0)
+        write_i64_le(self.numbers, 0)  # Arrow has a number for every entry
+        write_i32_le(self.gaps, i32(self.count))
+        self.count += 1
         self.absent += 1
 
 
 class Spans:
-    """Byte strings as ranges of a text, each with a mark as in `Longs`.
+    """Byte strings as ranges of a text; the positions of absent entries are in `gaps`.
 
-    Bounds are 4 bytes each, little-endian, in ascending order. The bytes between the end of one
-    entry and the beginning of the next belong to no entry of this column.
+    Bounds are 4 bytes each, little-endian, in ascending order; an absent entry has none. The bytes
+    between the end of one entry and the beginning of the next belong to no entry of this column.
     """
 
     def __init__(self) -> None:
         self.bounds: Final = BytesWriter()
-        self.marks: Final = BytesWriter()
+        self.gaps: Final = BytesWriter()
+        """Positions of absent entries, 4 bytes each, little-endian."""
+        self.count: i64 = 0
+        """Number of entries."""
         self.absent: i64 = 0
         """Number of absent entries."""
         self.last: i64 = 0
@@ -57,17 +63,14 @@ class Spans:
 
     def add(self, first: i64, end: i64) -> None:
         """Append the byte string at `first` .. `end`; `first` is at least `last`."""
-        write_i32_le(self.bounds, i32(first))
-        write_i32_le(self.bounds, i32(end))
-        self.marks.append(1)
+        write_i64_le(self.bounds, first | (end << 32))  # both bounds in one call
+        self.count += 1
         self.last = end
 
     def add_none(self) -> None:
         """Append an absent entry."""
-        # An empty range where the last entry ended, because bounds in Arrow never decrease.
-        write_i32_le(self.bounds, i32(self.last))
-        write_i32_le(self.bounds, i32(self.last))
-        self.marks.append(0)
+        write_i32_le(self.gaps, i32(self.count))
+        self.count += 1
         self.absent += 1
 
 

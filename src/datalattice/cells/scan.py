@@ -198,21 +198,31 @@ def _past_plain(data: bytes, pos: i64, end: i64, depth: i64, keyed: bool) -> i64
             count = ((count & 0x7F) << 7) | low
             at += 1
         # 80 begins a padded count; the full scan refuses it.
-        return at + count if count <= CHUNK_BYTES and count != 0x80 else -1
+        if count > CHUNK_BYTES or count == 0x80:
+            return -1
+        return at + count
     if (tag == 0x84 and count == 1) or (keyed and tag == 0x82 and count <= MAP_LEAF_MAX):
         count *= 2
     elif (tag != 0x80 or count > 16) and (not keyed or tag != 0x83 or count > MAP_LEAF_MAX):
         return -1
     if depth > 3:  # records are rarely nested more deeply; others take the full scan
         return -1
-    for _ in range(count):
-        tag = data[at] if at < end else 0xFF
-        if tag == 0 or 0x10 <= tag <= 0x18:  # half of the elements of records, without a call
-            at += tag - 0x0F if tag else 1
+    while count > 0:  # mypyc makes an object of each number of a `range`
+        count -= 1
+        tag = 0xFF
+        if at + 1 < end:
+            tag = data[at]
+        # Nearly all elements of records, without a call.
+        if tag == 0:
+            at += 1
+        elif tag >= 0x10 and tag <= 0x18:
+            at += tag - 0x0F
+        elif (tag == 0x30 or tag == 0x31) and data[at + 1] < 0x80:
+            at += 2 + data[at + 1]
         else:
             at = _past_plain(data, at, end, depth + 1, keyed)
-        if at < 0:
-            return -1
+            if at < 0:
+                return -1
     return at
 
 
@@ -360,7 +370,9 @@ def _scan_kids(
     data: bytes, pos: i64, end: i64, depth: i64, strict: bool, places: list[int] | None, count: i64
 ) -> i64:
     at: i64 = pos
-    for _ in range(count):
+    left: i64 = count
+    while left > 0:  # mypyc makes an object of each number of a `range`
+        left -= 1
         if at < end and data[at] == 0x20:
             start: i64 = at + 1
             at = _within(at + 33, end, at)

@@ -75,12 +75,12 @@ def contents(found: Columns, spans: Spans) -> list[bytes | None]:
     text = found.sheet.text()
     bounds = array("i", spans.bounds.getvalue())
     assert list(bounds) == sorted(bounds)
-    assert len(bounds) == 2 * len(spans.marks)
-    marks = spans.marks.getvalue()
-    assert spans.absent == marks.count(0)
-    return [
-        text[bounds[2 * i] : bounds[2 * i + 1]] if mark else None for i, mark in enumerate(marks)
-    ]
+    gaps = array("i", spans.gaps.getvalue())
+    assert len(gaps) == spans.absent
+    pairs = zip(bounds[::2], bounds[1::2], strict=True)
+    parts = [None if i in gaps else text[slice(*next(pairs))] for i in range(spans.count)]
+    assert next(pairs, None) is None
+    return parts
 
 
 def values(found: Columns) -> list[bytes | None]:
@@ -97,9 +97,10 @@ def texts(column: list[bytes | None]) -> list[str | None]:
 
 def stamps(found: Columns) -> list[int | None]:
     numbers = array("q", found.stamps.numbers.getvalue())
-    marks = found.stamps.marks.getvalue()
-    assert found.stamps.absent == marks.count(0)
-    return [number if mark else None for number, mark in zip(numbers, marks, strict=True)]
+    gaps = array("i", found.stamps.gaps.getvalue())
+    assert len(gaps) == found.stamps.absent
+    assert len(numbers) == found.stamps.count
+    return [None if i in gaps else number for i, number in enumerate(numbers)]
 
 
 @given(st.lists(st.tuples(strategies.values(), strategies.values()), max_size=40))

@@ -14,11 +14,12 @@ def read(sheet: Sheet, spans: Spans) -> list[bytes | None]:
     text = sheet.text()
     bounds = array("i", spans.bounds.getvalue())
     assert list(bounds) == sorted(bounds)
+    gaps = array("i", spans.gaps.getvalue())
+    assert len(gaps) == spans.absent
     pairs = zip(bounds[::2], bounds[1::2], strict=True)
-    return [
-        text[first:end] if mark else None
-        for mark, (first, end) in zip(spans.marks.getvalue(), pairs, strict=True)
-    ]
+    parts = [None if i in gaps else text[slice(*next(pairs))] for i in range(spans.count)]
+    assert next(pairs, None) is None
+    return parts
 
 
 def test_ranges_of_a_leaf_share_one_copy_of_it() -> None:
@@ -79,11 +80,12 @@ def test_a_text_is_bounded(size: int) -> None:
     assert TEXT_BYTES_MAX == 2**31 - 1
 
 
-def test_numbers_have_their_marks() -> None:
+def test_an_absent_number_is_a_gap() -> None:
     longs = Longs()
     for number in (0, -1, 2**63 - 1, -(2**63)):
         longs.add(number)
     longs.add_none()
-    assert list(array("q", longs.numbers.getvalue())) == [0, -1, 2**63 - 1, -(2**63), 0]
-    assert longs.marks.getvalue() == b"\1\1\1\1\0"
-    assert longs.absent == 1
+    longs.add(7)
+    assert list(array("q", longs.numbers.getvalue())) == [0, -1, 2**63 - 1, -(2**63), 0, 7]
+    assert list(array("i", longs.gaps.getvalue())) == [4]
+    assert (longs.count, longs.absent) == (6, 1)
