@@ -40,6 +40,19 @@ class ElementRun:
         self.count: i64 = count
 
 
+class _Node:
+    """A node to visit: its encoding and the position in it, its elements, the range to read."""
+
+    __slots__ = ("at", "count", "data", "first", "stop")
+
+    def __init__(self, data: bytes, at: i64, count: i64, first: i64, stop: i64) -> None:
+        self.data: bytes = data
+        self.at: i64 = at
+        self.count: i64 = count
+        self.first: i64 = first
+        self.stop: i64 = stop
+
+
 def element_runs(
     vector: bytes, first: int, stop: int, fetch: FetchCell, many: FetchCells | None = None
 ) -> Iterator[ElementRun]:
@@ -51,10 +64,11 @@ def element_runs(
     Raises: BadFormat: a node is not the expected vector. MissingData.
     """
     count = vector_count(vector, 0)
-    # Nodes to visit, the next one last: (encoding, position in it, elements, range in the node).
-    todo: list[tuple[bytes, int, int, int, int]] = [(vector, 0, count, first, min(stop, count))]
+    todo = [_Node(vector, 0, count, first, min(stop, count))]  # the next one last
     while todo:
-        data, at, count, first, stop = todo.pop()
+        node = todo.pop()
+        data, at, count = node.data, node.at, node.count
+        first, stop = node.first, node.stop
         if first >= stop:  # a subtree outside the range is never fetched
             continue
         if data[at] == TAG_REF:
@@ -71,16 +85,17 @@ def element_runs(
                 continue
             # The tail comes first in the encoding and last in the vector: it is popped after the
             # elements before it.
-            todo.append((_leaf(run), 0, run.count, 0, run.count))
+            todo.append(_Node(_leaf(run), 0, run.count, 0, run.count))
         if tail:
-            todo.append((data, _skip(data, at, tail), body, first, min(stop, body)))
+            todo.append(_Node(data, _skip(data, at, tail), body, first, min(stop, body)))
             continue
         children = _children(data, at, count, first, stop)
         # The leaves below this node are fetched together.
         if many is not None and count <= FAN_OUT**3:
-            children = _fetched(children, many)
+            _fetch(children, many)
             if count > FAN_OUT**2:
-                children = _fetched(_grandchildren(children), many)
+                children = _grandchildren(children)
+                _fetch(children, many)
             leaves = _leaves(children)
             if leaves is not None:
                 yield from leaves
@@ -99,61 +114,53 @@ def _children_at(data: bytes, at: i64, count: i64) -> i64:
     return children_at
 
 
-def _children(
-    data: bytes, at: int, count: int, first: int, stop: int
-) -> list[tuple[bytes, int, int, int, int]]:
-    """Return the children of a tree node that meet the range."""
-    block: int = block_size(count)
-    found: list[tuple[bytes, int, int, int, int]] = []
-    for start in range(0, count, block):
-        if start >= stop:
-            break
-        size = min(block, count - start)
+def _children(data: bytes, at: i64, count: i64, first: i64, stop: i64) -> list[_Node]:
+    """Return the children of a tree node that meet the range; the first one is at `at`."""
+    block: i64 = block_size(count)
+    found: list[_Node] = []
+    start: i64 = 0
+    while start < min(count, stop):
+        size: i64 = min(block, count - start)
         if start + size > first:
-            found.append((data, at, size, max(first - start, 0), min(stop - start, size)))
+            found.append(_Node(data, at, size, max(first - start, 0), min(stop - start, size)))
         at = skip_kid(data, at)  # after the child, inside the range or not
+        start += block
     return found
 
 
-def _grandchildren(
-    children: list[tuple[bytes, int, int, int, int]],
-) -> list[tuple[bytes, int, int, int, int]]:
+def _grandchildren(children: list[_Node]) -> list[_Node]:
     """Return the children of tree nodes; a leaf, or a node with a tail, stays as it is."""
-    found: list[tuple[bytes, int, int, int, int]] = []
-    for data, at, count, first, stop in children:
+    found: list[_Node] = []
+    for node in children:
+        count: i64 = node.count
         if count > FAN_OUT and count % FAN_OUT == 0:
-            found += _children(data, _children_at(data, at, count), count, first, stop)
+            at = _children_at(node.data, node.at, count)
+            found += _children(node.data, at, count, node.first, node.stop)
         else:
-            found.append((data, at, count, first, stop))
+            found.append(node)
     return found
 
 
-def _leaves(children: list[tuple[bytes, int, int, int, int]]) -> list[ElementRun] | None:
+def _leaves(children: list[_Node]) -> list[ElementRun] | None:
     """Return the elements of fetched leaves; None if a child is not a whole leaf."""
     found: list[ElementRun] = []
-    for data, at, count, first, stop in children:
+    for node in children:
+        data: bytes = node.data
+        at: i64 = node.at
+        count: i64 = node.count
         if count > FAN_OUT or len(data) < at + 2 or data[at] != TAG_VECTOR or data[at + 1] != count:
             return None
-        found.append(ElementRun(data, _skip(data, at + 2, first), stop - first))
+        found.append(ElementRun(data, _skip(data, at + 2, node.first), node.stop - node.first))
     return found
 
 
-def _fetched(
-    children: list[tuple[bytes, int, int, int, int]], many: FetchCells
-) -> list[tuple[bytes, int, int, int, int]]:
-    """Return the same children, with references replaced by encodings."""
-    found = many(
-        [data[at + 1 : at + REF_BYTES] for data, at, _, _, _ in children if data[at] == TAG_REF]
-    )
-    fetched: list[tuple[bytes, int, int, int, int]] = []
-    number = 0
-    for data, at, count, first, stop in children:
-        if data[at] == TAG_REF:
-            fetched.append((found[number], 0, count, first, stop))
-            number += 1
-        else:
-            fetched.append((data, at, count, first, stop))
-    return fetched
+def _fetch(children: list[_Node], many: FetchCells) -> None:
+    """Replace references by encodings."""
+    references = [node for node in children if node.data[node.at] == TAG_REF]
+    hashes = [node.data[node.at + 1 : node.at + REF_BYTES] for node in references]
+    for node, encoding in zip(references, many(hashes), strict=True):
+        node.data = encoding
+        node.at = 0
 
 
 def _leaf(run: ElementRun) -> bytes:
@@ -162,8 +169,9 @@ def _leaf(run: ElementRun) -> bytes:
 
 
 def _skip(data: bytes, at: i64, count: i64) -> i64:
-    for _ in range(count):
+    while count > 0:
         at = skip_kid(data, at)
+        count -= 1
     return at
 
 
