@@ -8,7 +8,7 @@ Source: docs/spark.md "Where to read".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Protocol, TypeVar
 
@@ -71,6 +71,8 @@ class Format(DataSource, Generic[ColumnOptionsT]):
     """Base of the formats that read: the name, and the options of reading."""
 
     format: ClassVar[str]
+    never_null: ClassVar[Collection[str]] = ()
+    """The columns that have no NULL in any row."""
 
     @staticmethod
     def parse(_given: Mapping[str, str], /) -> ColumnOptionsT:
@@ -92,7 +94,7 @@ class Format(DataSource, Generic[ColumnOptionsT]):
 
     def schema(self) -> str:
         """Return the columns in Spark's DDL. Raises: as `parse`."""
-        return ddl(self.parsed.types)
+        return ddl(self.parsed.types, self.never_null)
 
 
 class FormatReader(Generic[OptionsT]):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 from datalattice.errors import UsageError
@@ -12,9 +12,12 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-def ddl(types: Mapping[str, str]) -> str:
-    """Return columns as Spark's DDL."""
-    return ", ".join(f"`{name}` {kind}" for name, kind in types.items())
+def ddl(types: Mapping[str, str], never_null: Collection[str] = ()) -> str:
+    """Return columns as Spark's DDL; Spark looks for no NULL in the columns of `never_null`."""
+    return ", ".join(
+        f"`{name}` {kind}{' NOT NULL' if name in never_null else ''}"
+        for name, kind in types.items()
+    )
 
 
 def check_schema(schema: StructType, types: Mapping[str, str], format: str, options: str) -> None:

@@ -82,6 +82,8 @@ class QueueSource(Format[QueueOptions], QueueSink):
     """
 
     format = QUEUE_FORMAT
+    # "NULL in all columns from timestamp on" (docs/spark.md, Columns): not in those before it.
+    never_null = ("owner", "topic", "partition", "offset")
     parse = staticmethod(parse_options)
 
     def reader(self, schema: StructType) -> DataSourceReader:

@@ -454,3 +454,14 @@ def test_only_what_is_needed_is_fetched(node: BackgroundNode) -> None:
     before = cells.requests
     assert sum(one.num_rows for task in tasks for one in reader.read(task)) == 40
     assert cells.requests == before
+
+
+def test_spark_looks_for_null_only_where_a_record_may_lack_something() -> None:
+    columns = QueueSource({"store": "unread", "valueFormat": "bytes"}).schema().split(", ")
+    assert [column for column in columns if column.endswith(" NOT NULL")] == [
+        "`owner` STRING NOT NULL",
+        "`topic` STRING NOT NULL",
+        "`partition` BIGINT NOT NULL",
+        "`offset` BIGINT NOT NULL",
+    ]
+    assert len(columns) == 7
