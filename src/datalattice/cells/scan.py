@@ -6,6 +6,8 @@ can nest about 70 levels.
 
 Source: CAD003 "Branches", "References", "VLQ counts"; docs/cells.md "Embedding", "Decoding",
     "Counts".
+
+Length: the rules of every kind of cell, in one place.
 """
 
 from __future__ import annotations
