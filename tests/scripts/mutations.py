@@ -643,8 +643,8 @@ MUTATIONS: Final = (
     Mutation(
         "take a folder for unmoved by its inode alone",
         "store/disk.py",
-        '        return f"{machine} {system} {found.st_ino} {birth_time(path)}"\n',
-        '        return f"{machine} {system} {found.st_ino}"\n',
+        '        return f"{_machine()} {system} {found.st_ino} {birth_time(path)}"\n',
+        '        return f"{_machine()} {system} {found.st_ino}"\n',
         (
             UNIT + "store/test_place.py"
             "::test_a_folder_made_in_the_place_of_another_is_elsewhere_even_under_its_inode",

@@ -9,7 +9,7 @@ Source: docs/node.md "Addresses", "Iroh".
 from __future__ import annotations
 
 import contextlib
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from datalattice.client import IROH, PeerAddress, parse_address
 from datalattice.crypto import KeyPair
@@ -19,6 +19,9 @@ from datalattice.node.transport.tcp import TcpTransport
 
 if TYPE_CHECKING:
     from datalattice.node.transport.iroh import IrohTransport
+
+PORTS_TRIED_MAX: Final = 16
+"""Ports that the system may choose until one is free for TCP and for UDP."""
 
 
 class NodeTransport:
@@ -66,21 +69,23 @@ class NodeTransport:
         self, bind: str, port: int, accept: Accept, refused: OnRefused | None = None
     ) -> Listener:
         """Accept links over TCP at `bind`:`port`, and over iroh at the UDP port of that number."""
-        first = await self._tcp.listen(bind, port, accept, refused)
         if self._mode == "off":
-            return first
-        try:
-            try:
-                second = await self._use_iroh().listen(bind, first.port, accept, refused)
-            except UsageError:
-                if port:
-                    raise
-                # The system chose the TCP port; the UDP port with the same number may be taken.
-                second = await self._use_iroh().listen(bind, 0, accept, refused)
-        except BaseException:
-            await first.close()
-            raise
-        return BothListeners(first, second)
+            return await self._tcp.listen(bind, port, accept, refused)
+        tries_left = 1 if port else PORTS_TRIED_MAX
+        async with contextlib.AsyncExitStack() as taken:
+            while True:
+                first = await self._tcp.listen(bind, port, accept, refused)
+                try:
+                    second = await self._use_iroh().listen(bind, first.port, accept, refused)
+                except BaseException as error:
+                    # The UDP port of this number may be taken. The TCP port stays open until
+                    # another is found, so that the system does not choose it again.
+                    taken.push_async_callback(first.close)
+                    tries_left -= 1
+                    if not tries_left or not isinstance(error, UsageError):
+                        raise
+                else:
+                    return BothListeners(first, second)
 
     async def close(self) -> None:
         """Close the sockets of iroh."""

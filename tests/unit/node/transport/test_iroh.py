@@ -9,7 +9,7 @@ import socket
 import sys
 import types
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
@@ -20,7 +20,8 @@ from datalattice.client.settings import NodeConfig
 from datalattice.crypto import KeyPair
 from datalattice.errors import UsageError
 from datalattice.node import open_node
-from datalattice.node.transport import Link, Listener, NodeTransport
+from datalattice.node.transport import Link, Listener, NodeTransport, TcpTransport
+from datalattice.node.transport.schemes import PORTS_TRIED_MAX
 from datalattice.store import MemoryStore
 from datalattice.testing.polling import LIMIT_S
 from datalattice.wire import MUX_PROTOCOL
@@ -356,6 +357,49 @@ def test_the_port_is_the_same_for_both_or_the_node_says_so() -> None:
                 await open_node(MemoryStore(), key_pair=HOST, config=config).start()
 
     run(work)
+
+
+def _taking_udp_ports(count: int, stack: contextlib.ExitStack) -> Callable[[int], None]:
+    """Return a function that takes the UDP ports of the first `count` numbers that it is given."""
+    taken: set[int] = set()
+
+    def take(port: int) -> None:
+        if len(taken) < count:
+            assert port not in taken, "a refused port is not chosen again"
+            taken.add(port)
+            udp = stack.enter_context(socket.socket(socket.AF_INET, socket.SOCK_DGRAM))
+            with contextlib.suppress(OSError):  # another process has it: it is taken, too
+                udp.bind(("127.0.0.1", port))
+
+    return take
+
+
+@pytest.mark.parametrize("count", [1, PORTS_TRIED_MAX - 1, PORTS_TRIED_MAX])
+def test_a_port_that_the_system_chooses_is_free_for_both(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def scenario() -> None:
+        transport = NodeTransport(HOST, iroh="direct")
+        listen = TcpTransport.listen
+
+        async def listen_where_udp_is_taken(*arguments: Any) -> Listener:
+            listener = await listen(*arguments)
+            take(listener.port)
+            return listener
+
+        monkeypatch.setattr(TcpTransport, "listen", listen_where_udp_is_taken)
+        if count == PORTS_TRIED_MAX:
+            with pytest.raises(UsageError, match="in use"):
+                await transport.listen("127.0.0.1", 0, lambda _link: asyncio.sleep(0))
+        else:
+            found = await transport.listen("127.0.0.1", 0, lambda _link: asyncio.sleep(0))
+            assert {parse_address(one).port for one in found.addresses} == {found.port}
+            await found.close()
+        await transport.close()
+
+    with contextlib.ExitStack() as stack:
+        take = _taking_udp_ports(count, stack)
+        asyncio.run(scenario())
 
 
 def test_a_dial_that_nobody_answers_ends_by_our_clock_and_says_so() -> None:
