@@ -77,6 +77,7 @@ COMPILED_MODULES: tuple[str, ...] = (
     "weaver/state.py",
     "weaver/tables.py",
     "weaver/writing.py",
+    "wire/answers.py",
 )
 """Further hot modules, as paths below the package, for example "wire/framing.py"."""
 

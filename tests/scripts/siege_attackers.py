@@ -32,6 +32,7 @@ from datalattice.cells import (
     decode_parts,
     encode,
     is_embedded,
+    join_cells,
     novelty,
     references,
     value_hash,
@@ -50,7 +51,6 @@ from datalattice.wire import (
     encode_frame,
     encode_length,
     encode_query,
-    join_cells,
 )
 
 DATA, QUEUE, KV, FS, VALUE = (Keyword(name) for name in ("data", "queue", "kv", "fs", "value"))

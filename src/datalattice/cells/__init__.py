@@ -104,6 +104,7 @@ from datalattice.cells.message import (
     decode_parts as decode_parts,
     decode_trusted as decode_trusted,
     encode_message as encode_message,
+    join_cells as join_cells,
     references as references,
 )
 from datalattice.cells.rendering import counted as counted, render as render

@@ -205,6 +205,18 @@ def encode_message(
     return out.getvalue()
 
 
+def join_cells(top: bytes, branches: Iterable[bytes]) -> bytes:
+    """Return the message of one cell and branches, all given as encodings."""
+    out = BytesWriter()
+    # "First the encoding of the top cell, then each branch below it once" (docs/cells.md
+    # "Messages").
+    out.write(top)
+    for encoding in branches:
+        put_vlq(out, len(encoding))
+        out.write(encoding)
+    return out.getvalue()
+
+
 def cell_children(value: Value) -> list[object]:
     """Return the kids of a value: none for scalars and short strings.
 
@@ -242,11 +254,11 @@ def references(encoding: bytes) -> list[bytes]:
 
 
 def all_references(encodings: Iterable[bytes]) -> list[bytes]:
-    """Return the `references` of each of some encoded cells, one cell after the other."""
+    """Return the hashes that some encoded cells reference, cell by cell, repeats included."""
     found: list[bytes] = []
     for encoding in encodings:
         if may_refer(encoding):
-            found.extend(references(encoding))
+            found.extend(branch_hashes(encoding))
     return found
 
 

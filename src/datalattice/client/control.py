@@ -20,7 +20,7 @@ from typing import IO, Annotated, Any, Final, Protocol, TypeVar
 
 from datalattice import errors
 from datalattice.actions import ActionRequest, StartTask, TaskState, WatchTask
-from datalattice.cells import Loader, Value, encode, novelty
+from datalattice.cells import Loader, Value, encode, join_cells, novelty
 from datalattice.client.calling import Client, body_pieces, check_answer_kind
 from datalattice.client.results import ResultStream
 from datalattice.errors import (
@@ -34,7 +34,7 @@ from datalattice.errors import (
 from datalattice.forking import begins_anew, check_process
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.protobuf import Field, Message
-from datalattice.wire import FRAME_READ_BYTES, FrameBuffer, encode_frame, join_cells
+from datalattice.wire import FRAME_READ_BYTES, FrameBuffer, encode_frame
 
 R = TypeVar("R", bound=Message)
 

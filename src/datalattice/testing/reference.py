@@ -36,6 +36,7 @@ from datalattice.cells import (
     decode,
     encode,
     is_embedded,
+    join_cells,
     novelty,
     references,
     same,
@@ -70,7 +71,6 @@ from datalattice.wire import (
     encode_frame,
     encode_result,
     encode_supply,
-    join_cells,
 )
 
 _META: Final = Keyword("meta")

@@ -40,7 +40,6 @@ from datalattice.wire.lattice import (
     encode_query as encode_query,
     encode_request as encode_request,
     encode_result as encode_result,
-    join_cells as join_cells,
 )
 from datalattice.wire.mux import (
     CREDIT_BYTES_MIN as CREDIT_BYTES_MIN,

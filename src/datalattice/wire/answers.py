@@ -8,18 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from datalattice.cells import Value, all_references, encode, novelty, references
+from datalattice.cells import Value, all_references, encode, join_cells, novelty, references
 from datalattice.crypto import sha3_256
 from datalattice.limits import EMBEDDED_BYTES_MAX, FAN_OUT
 from datalattice.wire.framing import encode_length
-from datalattice.wire.lattice import RESULT_DIGIT, RESULT_FIELDS, Result, join_cells, result_cell
+from datalattice.wire.lattice import RESULT_DIGIT, RESULT_FIELDS, Result, result_cell
 
 _TAG_RECORD: Final = 0xD0
 _TAG_VECTOR: Final = b"\x80"
 _TAG_REF: Final = b"\x20"
 _NIL: Final = b"\x00"
 _LOADED_MAX: Final = 256  # cells that are loaded at a time
-_LENGTH_OCTETS: Final = 2  # length before each branch: enough for a cell of 16,383 bytes
 
 
 def encode_supply(id: Value, cells: Sequence[tuple[bytes, bytes | None]]) -> bytes:
@@ -99,17 +98,20 @@ def encode_answer(
     Cells come breadth first; the value's own cell is always sent. A cell for which `load_all` has
     None is left out with its subtree; the asker requests it by DATA_REQUEST from any node.
     """
-    cell = result_cell(Result(id, value))
-    top = encode(cell)
+    top = encode(result_cell(Result(id, value)))
     of_id = _cells_of(id)
-    branches = list(of_id.values())
+    # Joined batch by batch, while the caches of the processor have the cells.
+    pieces = [join_cells(top, of_id.values())]
     seen = set(of_id)
     is_first = True
     level = references(top)
     size = 0
     while level:
-        fresh = [hash for hash in dict.fromkeys(level) if hash not in seen]
-        seen.update(fresh)
+        fresh: list[bytes] = []
+        for hash in level:
+            if hash not in seen:
+                seen.add(hash)
+                fresh.append(hash)
         level = []  # breadth first, so that a cut answer has the upper cells
         begin = 0
         while begin < len(fresh):
@@ -119,23 +121,22 @@ def encode_answer(
             begin += len(some)
             found = load_all(some)
             here = [encoding for encoding in found if encoding is not None]
-            more = sum(map(len, here)) + _LENGTH_OCTETS * len(here)
+            piece = join_cells(b"", here)
             # The usual case: there is room for all of them.
-            if size + more <= branches_bytes_max:
-                size += more
-                branches += here
+            if size + len(piece) <= branches_bytes_max:
+                size += len(piece)
+                pieces.append(piece)
                 level += all_references(here)
                 is_first = is_first and not here
                 continue
-            for encoding in found:
-                if encoding is None:
-                    continue  # not complete here: the asker requests the subtree elsewhere
+            for encoding in here:
                 # The value's own cell is always sent: the asker does not know its hash and could
                 # not request it.
                 if not is_first and size + len(encoding) > branches_bytes_max:
-                    return join_cells(top, branches)
-                size += len(encoding) + _LENGTH_OCTETS
-                branches.append(encoding)
+                    return b"".join(pieces)
+                piece = join_cells(b"", [encoding])
+                size += len(piece)
+                pieces.append(piece)
                 is_first = False
                 level.extend(references(encoding))
-    return join_cells(top, branches)
+    return b"".join(pieces)

@@ -36,12 +36,12 @@ from datalattice.cells import (
     decode_parts,
     encode,
     encode_message,
+    join_cells,
     make_blob,
     novelty,
 )
 from datalattice.errors import BadFormat, MissingData, ProtocolViolation
 from datalattice.limits import HASH_BYTES, MESSAGE_BYTES_MAX
-from datalattice.wire.framing import encode_length
 
 REQUEST_HASHES_MAX: Final = 254
 """Most hashes in one DATA_REQUEST."""
@@ -361,20 +361,6 @@ _READERS: Final[dict[str, Callable[[Vector], LatticeMessage]]] = {
 
 
 # --- writing ------------------------------------------------------------------------------------
-
-
-def join_cells(top: bytes, branches: Iterable[bytes]) -> bytes:
-    """Return the message of one cell and branches, all given as encodings."""
-    out = [top]  # "the top cell, and branches behind their lengths"
-    lengths: dict[int, bytes] = {}  # most cells have one of a few lengths
-    for encoding in branches:
-        size = len(encoding)
-        length = lengths.get(size)
-        if length is None:
-            length = lengths[size] = encode_length(size)
-        out.append(length)
-        out.append(encoding)
-    return b"".join(out)
 
 
 def encode_ping(id: Value, *extra: Value) -> bytes:

@@ -17,6 +17,7 @@ from datalattice.cells import (
     decode_parts,
     encode,
     encode_message,
+    join_cells,
     novelty,
     value_hash,
 )
@@ -35,7 +36,6 @@ from datalattice.wire import (
     encode_frame,
     encode_length,
     encode_ping,
-    join_cells,
 )
 
 KEYS = KeyPair(b"k" * 32)

@@ -16,6 +16,7 @@ from datalattice.cells import (
     decode_parts,
     encode,
     encode_message,
+    join_cells,
     missing,
     novelty,
     references,
@@ -36,7 +37,6 @@ from datalattice.store import CellStore, MemoryStore, Store
 from datalattice.store.kept.history import KEEP_NOTHING
 from datalattice.sync import LatticeReplica, Offer, Part, Peer, Probe
 from datalattice.sync.lattice.incoming import Incoming
-from datalattice.wire import join_cells
 
 NUMBERS = MapLattice(MaxLattice())
 STRANGER = KeyPair(b"s" * 32)

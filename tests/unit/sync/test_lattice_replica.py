@@ -18,6 +18,7 @@ from datalattice.cells import (
     decode_parts,
     encode,
     encode_message,
+    join_cells,
     references,
     same,
     value_hash,
@@ -39,7 +40,6 @@ from datalattice.lattice import (
 from datalattice.store import MemoryStore
 from datalattice.sync import LatticeReplica, Offer, Peer, Probe, ReplicaLimits
 from datalattice.sync.lattice.incoming import Incoming
-from datalattice.wire import join_cells
 
 KEYS = KeyPair(b"k" * 32)
 

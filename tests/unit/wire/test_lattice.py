@@ -18,6 +18,7 @@ from datalattice.cells import (
     decode_message,
     encode,
     encode_message,
+    join_cells,
     references,
     same,
     value_hash,
@@ -49,7 +50,6 @@ from datalattice.wire import (
     encode_request,
     encode_result,
     encode_supply,
-    join_cells,
 )
 
 

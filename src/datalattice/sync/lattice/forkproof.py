@@ -19,6 +19,7 @@ from datalattice.cells import (
     decode_parts,
     encode,
     is_embedded,
+    join_cells,
     novelty,
     same,
     value_hash,
@@ -35,7 +36,6 @@ from datalattice.lattice import (
 )
 from datalattice.limits import MESSAGE_BYTES_MAX
 from datalattice.sync.lattice.delta import LoadAll, beyond
-from datalattice.wire import join_cells
 
 PROOF: Final = Keyword("fork-proof")
 _VERSION: Final = 1

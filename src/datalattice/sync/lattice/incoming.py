@@ -18,6 +18,7 @@ from datalattice.cells import (
     decode_parts,
     encode,
     is_embedded,
+    join_cells,
     value_hash,
 )
 from datalattice.crypto import sha3_256
@@ -26,7 +27,7 @@ from datalattice.sync.lattice.delta import LoadAll
 from datalattice.sync.lattice.forkrecords import FORKS_KEY
 from datalattice.sync.lattice.patch import cells_worth, read_patch
 from datalattice.sync.replica import FETCHES, REPLICATES, Absorbed, Offer, Probe, Undecodable
-from datalattice.wire import PATCH_BYTES_MAX, Patched, join_cells
+from datalattice.wire import PATCH_BYTES_MAX, Patched
 
 PATCHES: Final = "patches"
 """Feature of a peer that reads patches."""
