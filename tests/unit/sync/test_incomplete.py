@@ -61,6 +61,44 @@ def test_a_complete_value_passes_at_once_children_first() -> None:
     assert staging.size_bytes == 0
 
 
+def _levels(root: bytes, cells: dict[bytes, bytes]) -> dict[bytes, bytes]:
+    """Return cells in the order in which a node answers: level by level."""
+    found: dict[bytes, bytes] = {}
+    front = [root]
+    while front:
+        fresh = {hash: cells[hash] for hash in front if hash not in found}
+        found |= fresh
+        front = [ref for encoding in fresh.values() for ref in references(encoding)]
+    return found
+
+
+@given(st.randoms(use_true_random=False), st.sampled_from([1, 5, 14, 20, 40]), st.integers(0, 3))
+def test_a_message_passes_whatever_the_order_of_its_cells(
+    random: object, leaves: int, shared: int
+) -> None:
+    texts = [f"{n} ".ljust(200, "x") for n in range(leaves)]
+    low = Vector.of([*texts, "long enough to be a branch itself ".ljust(130)])
+    # The first leaves and `low` are below several cells, at two depths.
+    value = Vector.of(
+        [low, Vector.of([*texts[:shared], low, "y" * 130]), "z" * 130, *texts[:shared]]
+    )
+    root, cells = value_hash(value), _cells(value)
+    shuffled = list(cells.items())
+    random.shuffle(shuffled)  # type: ignore[attr-defined]
+    for came in (cells, _levels(root, cells), dict(shuffled)):
+        for stored in ({}, _levels(value_hash(low), cells)):
+            home = Home()
+            home.cells |= stored
+            progress = IncompleteCells(home).claim("claim", [root], came)
+            assert progress.complete == ["claim"]
+            assert dict(progress.stored) == {h: c for h, c in cells.items() if h not in stored}
+            here = set(stored)
+            for hash, encoding in progress.stored:
+                assert here.issuperset(references(encoding))
+                here.add(hash)
+            assert progress.tree == (None if stored else root)
+
+
 @given(st.randoms(use_true_random=False), st.integers(1, 60))
 def test_cells_may_come_in_any_order_and_portions(random: object, leaves: int) -> None:
     root, cells = tree(leaves)

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final, Protocol
 
 from datalattice.cells import (
@@ -33,7 +34,7 @@ from datalattice.cells import (
     references,
 )
 from datalattice.errors import BadFormat, Corruption, MissingData
-from datalattice.limits import EMBEDDED_BYTES_MAX
+from datalattice.limits import CELL_BYTES_MAX, EMBEDDED_BYTES_MAX
 
 REFERENCE_BYTES: Final = 400
 """Memory for a reference of a waiting cell, measured: its hash, gap, waiters and want."""
@@ -175,28 +176,7 @@ class IncompleteCells:
         top:   the encoding that refers to `hashes`, if it has no cell of its own.
         """
         hashes = list(dict.fromkeys(hashes))
-        reached: dict[bytes, bytes] = {}
-        outside: dict[bytes, None] = {}  # in order of first occurrence
-        lengths: dict[bytes, int] = {}
-        is_tree = True  # nothing of `reached` is below two others
-        front = hashes
-        while front:
-            fresh: dict[bytes, bytes] = {}
-            for hash, encoding in zip(front, map(cells.get, front), strict=True):
-                if encoding is None or hash in self._cells or hash in self._spoiled:
-                    outside[hash] = None
-                elif hash in reached or hash in fresh:
-                    is_tree = False
-                else:
-                    fresh[hash] = encoding
-            # A peer may send what is stored already. A stored cell is here with all below it, so
-            # nothing of it is awaited.
-            stored = self._home.lengths(fresh)
-            lengths |= stored
-            for hash in stored:
-                del fresh[hash]
-            reached |= fresh
-            front = all_references(fresh.values())
+        reached, outside, lengths, is_tree = self._reach(hashes, cells)
         made = _Claim(hashes, top)
         progress: Completion | None = None
         # Most messages are complete in themselves: nothing of them has to wait.
@@ -220,6 +200,51 @@ class IncompleteCells:
         self._facts.trim()
         return progress
 
+    def _reach(
+        self, hashes: list[bytes], cells: Mapping[bytes, bytes]
+    ) -> tuple[Mapping[bytes, bytes], dict[bytes, None], dict[bytes, int], bool]:
+        """Follow `hashes` through the cells of a message, level by level.
+
+        Returns: (cells below them that are new here, hashes that lead out of the message, lengths
+                 of stored cells, whether no new cell is below two others).
+        """
+        if not self._cells and not self._spoiled and _are_levels(hashes, cells):
+            lengths = self._home.lengths(cells)
+            if not lengths:
+                return cells, {}, {}, True
+        reached: dict[bytes, bytes] = {}
+        outside: dict[bytes, None] = {}
+        lengths = {}
+        is_tree = True
+        front = hashes
+        while front:
+            found = zip(front, map(cells.get, front), strict=True)
+            fresh = {hash: encoding for hash, encoding in found if encoding is not None}
+            if len(fresh) < len(front):
+                absent = [hash for hash in front if hash not in cells]
+                outside |= dict.fromkeys(absent)
+                is_tree = is_tree and len(fresh) + len(absent) == len(front)
+            if self._cells or self._spoiled:
+                held = [hash for hash in fresh if hash in self._cells or hash in self._spoiled]
+                outside |= dict.fromkeys(held)
+                for hash in held:
+                    del fresh[hash]
+            # A peer may send what is stored already. A stored cell is here with all below it, so
+            # nothing of it is awaited.
+            stored = self._home.lengths(fresh)
+            lengths |= stored
+            for hash in stored:
+                if hash not in reached:
+                    del fresh[hash]
+            before = len(reached)
+            reached |= fresh
+            added = len(reached) - before
+            if added < len(fresh):  # what is below the others was followed before
+                is_tree = False
+                fresh = dict([*islice(reversed(reached.items()), added)][::-1])
+            front = all_references(fresh.values())
+        return reached, outside, lengths, is_tree
+
     def add(self, cells: Mapping[bytes, bytes], sender: str = "") -> Completion:
         """Take cells that something waits for; ignore all others."""
         came = [(hash, encoding) for hash, encoding in cells.items() if self.is_wanted(hash)]
@@ -242,12 +267,14 @@ class IncompleteCells:
         progress = Completion()
         spoiled: dict[bytes, _Spoiled] = {}
         short = {hash for hash, length in lengths.items() if length <= EMBEDDED_BYTES_MAX}
-        short |= {hash for hash, encoding in cells if len(encoding) <= EMBEDDED_BYTES_MAX}
+        # As a rule none: a message with such a cell is refused when it is decoded.
+        if min(map(len, self._passing.values()), default=CELL_BYTES_MAX) <= EMBEDDED_BYTES_MAX:
+            short |= {hash for hash, encoding in cells if len(encoding) <= EMBEDDED_BYTES_MAX}
         sound = 0
         # All are sound, as a rule: they are checked in one go up to the first that is not.
         if not short and not (self._bad and any(hash in self._bad for hash, _ in cells)):
             sound = learn_cells(cells, self._facts)
-            progress.stored = cells[:sound]
+            progress.stored = cells if sound == len(cells) else cells[:sound]
         try:
             for hash, cell in _parsed(cells[sound:], sender).items():
                 cell.names_short = not short.isdisjoint(cell.below)
@@ -597,6 +624,22 @@ class IncompleteCells:
 def _parsed(cells: Iterable[tuple[bytes, bytes]], sender: str) -> dict[bytes, _Cell]:
     """Return cells by hash, in their order, with what each refers to."""
     return {hash: _Cell(encoding, references(encoding), sender) for hash, encoding in cells}
+
+
+def _are_levels(hashes: list[bytes], cells: Mapping[bytes, bytes]) -> bool:
+    """Return whether the cells of a message are a tree below `hashes`, level by level.
+
+    So are those of an answer to a node without data. Cost: no look-up.
+    """
+    order, encodings = list(cells), list(cells.values())
+    front, begin = hashes, 0
+    while front:
+        end = begin + len(front)
+        if order[begin:end] != front:
+            return False
+        front = all_references(encodings[begin:end])
+        begin = end
+    return begin == len(order)
 
 
 def _upwards(hashes: list[bytes], cells: Mapping[bytes, bytes]) -> list[tuple[bytes, bytes]]:

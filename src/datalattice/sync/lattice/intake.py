@@ -200,7 +200,7 @@ class Intake:
             if before.key != probe.key:
                 self._next[claim] = probe
             return
-        cells = dict(incoming.cells.encodings())
+        cells: Mapping[bytes, bytes] = incoming.cells.encodings()
         if incoming.absent is not None:
             waiting = Waiting(probe.key, incoming.path, incoming.absent, True, False)
         else:
@@ -213,7 +213,8 @@ class Intake:
                 outcome.refuse(probe.key, f"value at {brief(incoming.path)} not taken: {error}")
                 return
             # What wrapping made is only in memory; all other cells came with the message.
-            cells.update((hash, data) for hash, data, _ in novelty(value, incoming.cells))
+            made = {hash: data for hash, data, _ in novelty(value, incoming.cells)}
+            cells = {**cells, **made} if made else cells
             waiting = Waiting.of(value, probe.key, incoming.path, is_wrapped=is_wrapped)
         self._proceed(self._wait(claim, waiting, cells, outcome), peer, outcome)
 
