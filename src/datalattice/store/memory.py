@@ -10,10 +10,11 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from datalattice.cells import Value, branch_hashes, novelty, value_hash
+from datalattice.cells import EncodedCell, Value, branch_hashes, novelty, value_hash
 from datalattice.clock import Clock
 from datalattice.errors import MissingData, StoreClosed, UsageError
 from datalattice.forking import freed_in_child
+from datalattice.limits import HASH_BYTES
 from datalattice.store.base import (
     Any_,
     Commit,
@@ -42,6 +43,7 @@ class MemoryStore(Store):
         self._encodings: dict[bytes, bytes] = {}
         self._size_bytes = 0
         self._staged: dict[bytes, bytes] = {}  # never announced
+        self._trees: dict[bytes, list[bytes]] = {}  # of `put_tree` since the last commit
         self._touched: dict[bytes, int] = {}  # hashes of roots and of staged cells, and when
         self._has_collected = False
         self._root: bytes | None = None
@@ -55,8 +57,11 @@ class MemoryStore(Store):
 
     def get_encodings(self, hashes: Iterable[bytes], *, verify: bool = True) -> list[bytes | None]:
         self._check_open()
-        find = self._encodings.get
-        return [find(check_hash(hash)) for hash in hashes]
+        wanted = list(hashes)
+        for hash in wanted:
+            if type(hash) is not bytes or len(hash) != HASH_BYTES:
+                check_hash(hash)
+        return list(map(self._encodings.get, wanted))
 
     def has(self, hash: bytes) -> bool:
         self._check_open()
@@ -95,9 +100,9 @@ class MemoryStore(Store):
                     one for one in tops if one[0] not in public and one[0] not in self._encodings
                 ]
             if self._staged:
-                below = reachable(shown, lambda some: [self._staged.get(one) for one in some])
-                for hash in (*below, *[hash for hash, _, _ in shown]):
+                for hash in (*self._staged_below(shown), *[hash for hash, _, _ in shown]):
                     self._staged.pop(hash, None)
+            self._trees = {}
             self._staged.update({hash: encoding for hash, encoding, _ in hidden})
             self._keep(tops)
             # Committing the same root again does not raise the number.
@@ -110,6 +115,17 @@ class MemoryStore(Store):
             self.history.note(root, now_ms)
         self.history.flush()
         return Commit(root, parts, self._sequence)
+
+    def _staged_below(self, shown: list[EncodedCell]) -> list[bytes]:
+        """Return staged cells below these, with all cells below them; trees are not followed."""
+        trees: list[bytes] = []
+
+        def inside(hashes: list[bytes]) -> list[bytes | None]:
+            trees.extend([hash for hash in hashes if hash in self._trees])
+            return [None if hash in self._trees else self._staged.get(hash) for hash in hashes]
+
+        found = reachable(shown, inside)
+        return found + [hash for top in trees for hash in self._trees[top]]
 
     def _keep(self, cells: Iterable[tuple[bytes, bytes, Value]]) -> None:
         here, size = self._encodings, 0
@@ -133,6 +149,13 @@ class MemoryStore(Store):
             self._staged.update(new)
             self._touched.update(dict.fromkeys(new, self.clock.now_ms()))
         return len(new)
+
+    def put_tree(self, top: bytes, cells: list[tuple[bytes, bytes]]) -> int:
+        count = self.put_encodings(cells)
+        # A cell that was here already may have staged cells below it.
+        if count == len(cells):
+            self._trees[top] = [hash for hash, _ in cells]
+        return count
 
     def _check_below(self, cells: dict[bytes, bytes]) -> None:
         """Check that all cells that new ones refer to are here or new.

@@ -24,7 +24,7 @@ from datalattice.cells import (
     value_hash,
 )
 from datalattice.errors import StoreFailed
-from datalattice.store import CellStore, WriteBuffer
+from datalattice.store import CellStore, MemoryStore, WriteBuffer
 from datalattice.store.log.segments import SegmentReader
 
 MIB = 1 << 20
@@ -186,6 +186,26 @@ def test_a_tree_with_cells_that_were_staged_before_is_followed(tmp_path: Path) -
         assert all(store.announced(hash) for hash, _ in cells)
         assert store.stats().staged == 0
         assert store.check().is_clean
+
+
+def test_a_tree_in_memory_is_announced_by_the_commit_that_reaches_it() -> None:
+    top, cells, made = tree(500)
+    half = {hash for hash, _, _ in novelty(index_between(made, b"\x80", None))}
+    hashes = {hash for hash, _ in cells}
+    store = MemoryStore()
+    store.put_tree(top, cells)
+    assert not any(map(store.announced, hashes))
+    stored = store.load(top)
+    assert isinstance(stored, Index)
+    store.commit(index_between(stored, b"\x80", None))
+    assert {hash for hash in hashes if store.announced(hash)} == half & hashes
+    store.put_tree(top, cells)
+    store.commit(stored)
+    assert all(map(store.announced, hashes))
+    other = MemoryStore()
+    other.put_tree(top, cells)
+    other.commit(other.load(top))
+    assert all(map(other.announced, hashes))
 
 
 def test_commits_in_the_middle_of_a_long_write_do_not_make_its_own_longer(
