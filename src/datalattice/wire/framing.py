@@ -77,11 +77,11 @@ class Framing:
     payload_bytes_max: int = MESSAGE_BYTES_MAX
     is_fixed: bool = False
 
-    def frame(self, payload: bytes) -> bytes:
-        """Return `payload` preceded by its length."""
+    def head(self, payload_bytes: int) -> bytes:
+        """Return what precedes a payload of so many bytes."""
         if self.is_fixed:  # length u32, big-endian
-            return len(payload).to_bytes(FIXED_OCTETS, "big") + payload
-        return encode_frame(payload)
+            return payload_bytes.to_bytes(FIXED_OCTETS, "big")
+        return encode_length(payload_bytes)
 
     def buffer(self) -> FrameBuffer:
         """Return an empty buffer that divides such a stream into payloads."""

@@ -84,8 +84,8 @@ class Channel:
         self.unhandled_bytes = 0  # with FRAME_BYTES for each frame
         self.unhandled_count = 0
         self.unsent_bytes = 0
-        self._queue: deque[bytes] = deque()
-        self._sent = 0  # bytes taken of the first frame in the queue
+        self._queue: deque[tuple[bytes, int]] = deque()  # (bytes, how many frames end with them)
+        self._sent = 0  # bytes taken of the first in the queue
 
     def has_room(self, frames_max: int) -> bool:
         """Return whether the next frame may be given out."""
@@ -106,27 +106,31 @@ class Channel:
 
     def put(self, payload: bytes) -> int:
         """Queue a frame; return its bytes with the length."""
-        # With its length at once: pieces may be cut anywhere in the frame.
-        frame = self.framing.frame(payload)
-        self._queue.append(frame)
-        self.unsent_bytes += len(frame)
-        return len(frame)
+        head = self.framing.head(len(payload))
+        if len(payload) < JOIN_BYTES:
+            self._queue.append((head + payload, 1))
+        else:  # a long one is not copied
+            self._queue += [(head, 0), (payload, 1)]
+        size = len(head) + len(payload)
+        self.unsent_bytes += size
+        return size
 
     def cut(self, count: int, into: list[bytes | memoryview]) -> int:
         """Append at most `count` bytes to be sent to `into`; return how many frames end in them."""
         done = 0
         while count and self._queue:
-            frame, start = self._queue[0], self._sent
-            size = min(count, len(frame) - start)
+            data, ends = self._queue[0]
+            start = self._sent
+            size = min(count, len(data) - start)
             end = start + size
-            into.append(frame if size == len(frame) else memoryview(frame)[start:end])  # no copy
+            into.append(data if size == len(data) else memoryview(data)[start:end])  # no copy
             count -= size
             self.unsent_bytes -= size
             self._sent = end
-            if end == len(frame):
+            if end == len(data):
                 self._queue.popleft()
                 self._sent = 0
-                done += 1
+                done += ends
         return done
 
     def drop_unsent(self) -> int:
