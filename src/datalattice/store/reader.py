@@ -218,8 +218,9 @@ class StoreReader(Store):
         self._check_open()
         wanted = list(hashes)
         found: dict[bytes, int] = {}
+        may_wait = bool(self._pending or self._writing)
         for hash, location in zip(wanted, self._index.find_many(wanted), strict=True):
-            waiting = self._find_pending(hash) if location < 0 else None
+            waiting = self._find_pending(hash) if location < 0 and may_wait else None
             if location >= 0 or waiting is not None:
                 found[hash] = locate(location)[2] if waiting is None else len(waiting)
         return found

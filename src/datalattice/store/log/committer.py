@@ -227,6 +227,12 @@ class Committer:
         Raises: StoreFull, StoreFailed: the disk refused; every later write is refused, too.
         """
         self.check()
+        # Not at the end of the commit before: whoever waits for that one needs no table on disk.
+        if self._index.is_large:
+            try:
+                self._index.flush(self._state.watermark())
+            except StoreError as error:
+                raise self._fail(error) from error
         fresh.check()
         staged.check()
         parts = [(part, NO_CELLS) for part in _split(fresh)]
@@ -428,12 +434,6 @@ class Committer:
             pass
         if is_news:
             self._changed()
-        if self._index.is_large:
-            try:
-                self._index.flush(self._state.watermark())
-            except StoreError as error:
-                # Published writes are durable; only later commits must be refused.
-                self._fail(error)
 
     def _reached(self) -> LogEnd:
         return LogEnd(self._state.position, self._state.root)

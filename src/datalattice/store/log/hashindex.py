@@ -105,7 +105,7 @@ class HashIndex:
         self._lock = freed_in_child(threading.Lock())
         self._process = this_process.id
         self._view = engine.read()
-        self._get = self._view.getter("places")
+        self._use_view()
         self._spans: list[LogSpan] = []  # announced: those on disk, and those since
         self._spans_since: list[LogSpan] = []
         self._are_spans_new = False
@@ -131,7 +131,12 @@ class HashIndex:
         # The parent's view would lose its pages once the parent renews it.
         self._process = this_process.id
         self._view.renew()
+        self._use_view()
+
+    def _use_view(self) -> None:
+        """Read from the view, which has begun or was renewed."""
         self._get = self._view.getter("places")
+        self._has_places = self._view.count("places") > 0
 
     # --- spans of the log whose cells are announced, though their entries say that they are staged
 
@@ -174,13 +179,15 @@ class HashIndex:
         """Return the locations of cells, NOWHERE for those that are not here."""
         recent = self._recent
         with self._lock:
-            out = [recent.get(hash, _UNKNOWN) for hash in hashes]
+            if self._process != this_process.id:
+                self._begin_in_child()
+            # A new store has no places on disk, and a first sync looks for each of its cells.
+            absent = _UNKNOWN if self._has_places else NOWHERE
+            out = [recent.get(hash, absent) for hash in hashes]
             unknown = [
                 hash for hash, location in zip(hashes, out, strict=True) if location == _UNKNOWN
             ]
             if unknown:
-                if self._process != this_process.id:
-                    self._begin_in_child()
                 found = iter(self._view.get_many("places", unknown))
                 for i in range(len(out)):
                     if out[i] == _UNKNOWN:
@@ -426,7 +433,7 @@ class HashIndex:
         with self._lock:
             self._process = this_process.id
             self._view.renew()
-            self._get = self._view.getter("places")
+            self._use_view()
         self._read_spans()
 
     # --- the index of a reader: the tables on disk belong to the writer ---
