@@ -100,7 +100,7 @@ class MemoryStore(Store):
                     one for one in tops if one[0] not in public and one[0] not in self._encodings
                 ]
             if self._staged:
-                for hash in (*self._staged_below(shown), *[hash for hash, _, _ in shown]):
+                for hash in (*self._newly_announced(shown), *[hash for hash, _, _ in shown]):
                     self._staged.pop(hash, None)
             self._trees = {}
             self._staged.update({hash: encoding for hash, encoding, _ in hidden})
@@ -116,8 +116,8 @@ class MemoryStore(Store):
         self.history.flush()
         return Commit(root, parts, self._sequence)
 
-    def _staged_below(self, shown: list[EncodedCell]) -> list[bytes]:
-        """Return staged cells below these, with all cells below them; trees are not followed."""
+    def _newly_announced(self, shown: list[EncodedCell]) -> list[bytes]:
+        """Return the staged cells below these; a tree that was put gives its cells, unread."""
         trees: list[bytes] = []
 
         def inside(hashes: list[bytes]) -> list[bytes | None]:
