@@ -41,7 +41,8 @@ def _run_frame(fields: Fields) -> None:
     else:
         expect("error", fields.get("error"), None)
         # Streams without a fault are written as they were read.
-        expect("stream", stream, b"".join(map(FRAMING.frame, messages)))
+        framed = (FRAMING.head(len(message)) + message for message in messages)
+        expect("stream", stream, b"".join(framed))
     expect("messages", messages, found)
     for message in messages:
         # One encoding for each message.
