@@ -74,7 +74,7 @@ from datalattice.testing.processes import killing
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.once, pytest.mark.processes]
 
 WAIT_S = 120
 

@@ -13,7 +13,7 @@ pytest.importorskip("uvicorn")
 pytest.importorskip("grpc")
 pytest.importorskip("mcp")
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.once, pytest.mark.timeout(300)]
 
 SCRIPTS = Path(__file__).parents[1] / "scripts"
 

@@ -28,7 +28,7 @@ mcp = pytest.importorskip("mcp")
 httpx2 = pytest.importorskip("httpx2")
 pytest.importorskip("uvicorn")
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.once, pytest.mark.processes]
 
 Use = Callable[[Any], Coroutine[Any, Any, Any]]
 

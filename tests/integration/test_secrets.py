@@ -46,7 +46,7 @@ pytest.importorskip("mcp")
 
 from datalattice.client.grpc import GrpcClient
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.once, pytest.mark.processes]
 
 PASSWORD = "correct-horse-battery-staple"
 BASIC = base64.b64encode(f"me:{PASSWORD}".encode()).decode()

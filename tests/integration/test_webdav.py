@@ -23,7 +23,7 @@ import datalattice
 pytest.importorskip("starlette")
 pytest.importorskip("uvicorn")
 
-pytestmark = pytest.mark.processes
+pytestmark = [pytest.mark.once, pytest.mark.processes]
 
 SUITES = {"basic": 16, "copymove": 13, "props": 30, "locks": 41, "http": 4}
 """Tests of litmus 0.13, by suite."""
