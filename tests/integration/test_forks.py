@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from asyncio.selector_events import BaseSelectorEventLoop
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from pathlib import Path
@@ -464,6 +465,32 @@ def test_a_child_keeps_no_socket_of_a_node_that_ends(tmp_path: Path, port: int) 
                 stop.join(PATIENCE_S)
         with datalattice.serve(path, port=port) as node:
             assert list(node.queue("log")) == ["parent", "child"]
+
+
+def test_a_child_keeps_no_connection_that_was_accepted_just_before(
+    tmp_path: Path, port: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    accepted, has_forked = threading.Event(), threading.Event()
+    go_on = BaseSelectorEventLoop._accept_connection2  # type: ignore[attr-defined]
+
+    async def wait_for_the_fork(self: BaseSelectorEventLoop, *given: Any) -> None:
+        accepted.set()
+        await asyncio.to_thread(has_forked.wait, PATIENCE_S)
+        await go_on(self, *given)
+
+    with ExitStack() as stack, datalattice.serve(tmp_path / "data", port=port) as node:
+        monkeypatch.setattr(BaseSelectorEventLoop, "_accept_connection2", wait_for_the_fork)
+        with socket.create_connection(("127.0.0.1", port)) as peer:
+            peer.settimeout(PATIENCE_S)
+            assert accepted.wait(PATIENCE_S)
+            stack.enter_context(living_child())
+            monkeypatch.undo()
+            has_forked.set()
+            stop = threading.Thread(target=node.ask, args=(StopNode(),))
+            stop.start()
+            while peer.recv(1_024):
+                pass
+            stop.join(PATIENCE_S)
 
 
 def test_a_child_can_leave_the_context_of_a_served_node(tmp_path: Path) -> None:

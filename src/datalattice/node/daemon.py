@@ -21,6 +21,7 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -74,6 +75,27 @@ RELOADED: Final = frozenset(
 
 # Signals closer together than this count as one: a shell and a supervisor may both send it.
 SIGNAL_REST_S: Final = 1.0
+
+
+def _descriptors() -> list[int]:
+    """Return the open descriptors of this process; none if the system does not list them."""
+    try:
+        return [int(one.name) for one in Path("/dev/fd").iterdir()]
+    except OSError:
+        return []
+
+
+def _stream_name(fd: int) -> int | str | bytes | None:
+    """Return the local TCP port or path of a stream socket; None if `fd` is not one or has none."""
+    try:
+        one = socket.socket(fileno=fd)
+    except OSError:  # no socket
+        return None
+    try:
+        name = one.getsockname() if one.type == socket.SOCK_STREAM else None
+    finally:
+        one.detach()
+    return (name[1] if isinstance(name, tuple) else name) or None
 
 
 class Beside(Protocol):
@@ -172,9 +194,14 @@ class Daemon:
         if self._selector is None:
             return
         null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        own = {key.fd for key in (self._selector.get_map() or {}).values()}
+        # A connection that was accepted just before the fork, or whose reading is paused, is not in
+        # the selector. It has the local name of the socket that listens.
+        names = {_stream_name(fd) for fd in own} - {None}
+        own.update(fd for fd in _descriptors() if _stream_name(fd) in names)
         # Replaced, not closed: objects in the child still name these descriptors.
-        for key in list((self._selector.get_map() or {}).values()):
-            os.dup2(null, key.fd, inheritable=False)
+        for fd in own:
+            os.dup2(null, fd, inheritable=False)
         os.close(null)
 
     def stop(self) -> bool:
