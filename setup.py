@@ -128,6 +128,9 @@ def kernel_extensions() -> list[Extension]:
             extension.extra_compile_args = [
                 *extension.extra_compile_args,
                 "-Wno-misleading-indentation",
+                # Else every function may be replaced by one of another library: all calls go
+                # through a table, and none is inlined.
+                "-fvisibility=hidden",
             ]
     gc.freeze()  # else the interpreter, before it ends, looks through all that mypy left
     return kernel
