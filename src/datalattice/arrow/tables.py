@@ -96,7 +96,7 @@ class _KeptBatches:
     """The batches of a table; its root is kept until they are read or this object is dropped."""
 
     def __init__(self, table: Table, source: ReadCells, kept: KeptRoot | None) -> None:
-        self._batches = table.batches(source)
+        self._batches = _one_at_least(table, source)
         self._kept = kept
         # Released also if nothing is read, and at the end of the process.
         self._release = weakref.finalize(self, kept.release) if kept is not None else None
@@ -114,6 +114,18 @@ class _KeptBatches:
         if self._kept is not None:
             self._kept.renew()
         return batch
+
+
+def _one_at_least(table: Table, source: ReadCells) -> Iterator[pa.RecordBatch]:
+    """Yield the batches of a table, or an empty one for no rows."""
+    import pyarrow as pa
+
+    is_empty = True
+    for batch in table.batches(source):
+        is_empty = False
+        yield batch
+    if is_empty:  # Polars and `pyarrow.dataset` take the columns from the first batch
+        yield pa.RecordBatch.from_pylist([], schema=table.schema)
 
 
 def reader_of(table: Table, source: ReadCells, kept: KeptRoot | None) -> pa.RecordBatchReader:

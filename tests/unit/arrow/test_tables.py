@@ -30,6 +30,8 @@ from datalattice.lattice import MergeContext, root_lattice
 
 duckdb = pytest.importorskip("duckdb")
 pa = pytest.importorskip("pyarrow")
+ds = pytest.importorskip("pyarrow.dataset")
+pd = pytest.importorskip("pandas")
 
 
 @pytest.fixture(params=["folder", "memory", "sync"])
@@ -101,6 +103,10 @@ def test_a_topic_and_a_feed_say_whose_rows_and_of_which_partition(node: Node) ->
 
 def test_no_records_are_no_rows_with_all_columns(node: Node) -> None:
     assert node.queue("none").to_arrow().read_all().num_rows == 0
+    # A batch even so: Polars and datasets take the columns from the first one.
+    (batch,) = node.queue("none").to_arrow(columns=["value"])
+    assert (batch.num_rows, batch.schema.names) == (0, ["value"])
+    assert ds.dataset(node.database("none").to_arrow()).schema.names[0] == "key"
     assert node.topic("none").to_arrow().schema.names[0] == "partition"
 
 
