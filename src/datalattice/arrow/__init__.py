@@ -19,6 +19,10 @@ from datalattice.arrow.cells import (
     cell_row as cell_row,
     store_cells as store_cells,
 )
+from datalattice.arrow.entries import (
+    Convert as Convert,
+    value_maker as value_maker,
+)
 from datalattice.arrow.grid import (
     GRID_COLUMNS as GRID_COLUMNS,
     GridRows as GridRows,

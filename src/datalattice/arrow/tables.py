@@ -19,6 +19,7 @@ from datalattice.apps.kv import Database, shown_value
 from datalattice.apps.queue import Feed, Followable, PartitionId, Queue, QueueState, held_offsets
 from datalattice.arrow.batches import Row, micros, row_batches
 from datalattice.arrow.cells import CELL_TYPES, cell_row, store_cells
+from datalattice.arrow.entries import Misfit, plain_column, struct_array
 from datalattice.arrow.grid import GRID_COLUMNS, GridRows, GridTable, grid_types
 from datalattice.arrow.leaves import Unfit
 from datalattice.arrow.log import LogColumns, LogRange, log_batches
@@ -29,7 +30,6 @@ from datalattice.arrow.values import (
     column_type,
     name_text,
     parse,
-    plain,
     to_column_value,
 )
 from datalattice.cells import encode, to_python
@@ -187,11 +187,16 @@ def _log_table(
             wanted, first = LogColumns(schema, key_format, value_format, constants), part.first
             try:
                 for batch in log_batches(part, wanted, lambda hash: many([hash])[0], many):
-                    yield batch if fields is None else _structured(batch, fields, id, first)
+                    yield batch if fields is None else _structured(batch, fields)
                     first += batch.num_rows
             except Unfit as unfit:
                 what = "value" if unfit.is_value else "key"
                 raise _not_bytes(f"the {what} of record {unfit.offset} in {id}", what) from None
+            except Misfit as misfit:
+                raise TypeMismatch(
+                    f"the value of record {first + misfit.at} in {id} does not fit the schema: "
+                    f"{misfit}"
+                ) from None
             except UsageError as error:  # too deep for text
                 raise _too_deep(f"a record of {id}, from offset {first} on", error) from None
             except IndexError as error:
@@ -243,45 +248,19 @@ def _checked_fields(fields: pa.Schema) -> pa.Schema:
     return fields
 
 
-def _structured(
-    batch: pa.RecordBatch, fields: pa.Schema, id: PartitionId, first: int
-) -> pa.RecordBatch:
-    """Return a batch whose values, given as cells, are structs; `first` is its first offset."""
+def _structured(batch: pa.RecordBatch, fields: pa.Schema) -> pa.RecordBatch:
+    """Return a batch whose values, given as cells, are structs. Raises: Misfit."""
     import pyarrow as pa
 
     schema = _structured_schema(batch.schema, fields)
     at = schema.get_field_index("value")
     if at < 0:
         return batch
-    rows = [to_python(parse(cell, ValueFormat.CELL)) for cell in batch.column(at).to_pylist()]
-    kind, misfits = schema.field(at).type, (pa.ArrowException, OverflowError)
-    try:
-        made = _structs(rows, kind)
-    except misfits:
-        # Arrow does not say which entry misfits, so the rows are converted again one by one.
-        for offset, row in enumerate(rows, first):
-            try:
-                _structs([row], kind)
-            except misfits as error:
-                raise TypeMismatch(
-                    f"the value of record {offset} in {id} does not fit the schema: {error}"
-                ) from None
-        raise
+    values = [to_python(parse(cell, ValueFormat.CELL)) for cell in batch.column(at).to_pylist()]
+    made = struct_array(values, schema.field(at).type)
     return pa.RecordBatch.from_arrays(
         [made if one == at else column for one, column in enumerate(batch.columns)], schema=schema
     )
-
-
-def _structs(rows: list[object], kind: pa.StructType) -> pa.Array:
-    """Return values as structs. Raises: pa.ArrowException or OverflowError: one does not fit."""
-    import pyarrow as pa
-
-    made = pa.array(rows, kind)
-    for field, column in zip(kind, made.flatten(), strict=True):
-        # pyarrow itself does not check it, and readers would take absent entries for zeros.
-        if not field.nullable and column.null_count > made.null_count:
-            raise pa.ArrowInvalid(f"{field.name!r} is absent, and the schema says not null")
-    return made
 
 
 def _structured_schema(schema: pa.Schema, fields: pa.Schema) -> pa.Schema:
@@ -469,34 +448,36 @@ def loaded_rows(
         reader = pa.RecordBatchReader.from_stream(table)
     except pa.ArrowException as error:
         raise UsageError(f"`table` cannot be read as columns: {error}") from None
-    names = reader.schema.names
+    unnamed = _unnamed_indexes(reader.schema)
+    names = [name for name in reader.schema.names if name not in unnamed]
     if twice := _repeated(names):  # a Map would keep one of them
         raise UsageError(f"the columns need different names, got twice: {twice}")
     for name in (key, value):
         if name is not None and name not in names:
-            raise UsageError(f"there is no column {name!r}; the table has: {', '.join(names)}")
+            raise UsageError(
+                f"there is no column {name!r}; the table has: {', '.join(names) or 'none'}"
+            )
     for batch in reader:
+        if batch.num_rows and not names:
+            raise UsageError(f"the table has {batch.num_rows} rows, but no columns")
         # The caller writes each group of rows in one edit, whose size is bounded.
         for first in range(0, batch.num_rows, rows_max):
             rows = batch.slice(first, rows_max)
             if value is None:
-                columns = [_entries(rows, name) for name in names]
+                columns = [plain_column(rows, name) for name in names]
                 values: list[object] = [
                     dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)
                 ]
             else:
-                values = _entries(rows, value)
-            yield None if key is None else _entries(rows, key), values
+                values = plain_column(rows, value)
+            yield None if key is None else plain_column(rows, key), values
 
 
-def _entries(rows: pa.RecordBatch, name: str) -> list[object]:
-    """Return a column with types that values have."""
-    import pyarrow as pa
+def _unnamed_indexes(schema: pa.Schema) -> set[str]:
+    """Return the columns that pandas makes of the labels of rows, where the index has no name.
 
-    try:
-        return [plain(one) for one in rows.column(name).to_pylist()]
-    except (pa.ArrowException, ValueError, OverflowError) as error:
-        raise TypeMismatch(
-            f"the column {name!r} of the type {rows.schema.field(name).type} has an entry that "
-            f"cannot be a value: {error}"
-        ) from None
+    A frame has them once rows are left out or sorted: they are no data of a row.
+    """
+    columns = (schema.pandas_metadata or {}).get("columns", ())
+    fields = {one.get("field_name") for one in columns if one.get("name") is None}
+    return {name for name in fields if str(name).startswith("__index_level_")}

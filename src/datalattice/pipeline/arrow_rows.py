@@ -6,12 +6,12 @@ Columns of numbers, booleans, texts and binaries are encoded straight from Arrow
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Final
 
-from datalattice.arrow import ValueFormat, parse, plain
+from datalattice.arrow import Convert, ValueFormat, parse, value_maker
 from datalattice.cells import (
     CellList,
     Column,
@@ -39,8 +39,6 @@ _OFFSET_BYTES: Final = 4
 _SHAPES: Final = 64
 _NIL: Final = b"\x00"
 
-Convert = Callable[[Any], object]
-
 
 @dataclass(frozen=True, slots=True)
 class MapPlan:
@@ -55,7 +53,7 @@ class MapPlan:
 
     def converter(self, field: pa.Field) -> Convert:
         """Return the function that converts an Arrow entry of this column for `to_cell`."""
-        return _variant if field.name in self.variants else converter(field.type)
+        return _variant if field.name in self.variants else value_maker(field.type)
 
 
 def maps_of(rows: pa.RecordBatch, plan: MapPlan, cells: CellList) -> list[bytes]:
@@ -166,34 +164,6 @@ def _any(column: pa.Array, name: str, convert: Convert, cells: CellList) -> Colu
         # A dictionary has no entry for NULL.
         kids = [_NIL if code is None else kids[code] for code in codes]
     return KidColumn(kids)
-
-
-# --- conversion of entries ------------------------------------------------------------------
-
-
-def converter(kind: pa.DataType) -> Convert:
-    """Return the function that converts Arrow's Python objects of a type for `to_cell`.
-
-    Structs and maps become maps, lists vectors, decimals Integers or Doubles, dates and times ISO
-    texts; other objects are unchanged.
-    """
-    import pyarrow as pa
-
-    # Keys of any type: a lattice Map takes every value as a key.
-    if pa.types.is_map(kind):
-        of_key, of_item = converter(kind.key_type), converter(kind.item_type)
-        return lambda pairs: {of_key(k): _made(of_item, item) for k, item in pairs}
-    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_fixed_size_list(kind):
-        of_member = converter(kind.value_type)
-        return lambda members: [_made(of_member, member) for member in members]
-    if pa.types.is_struct(kind):
-        fields = {field.name: converter(field.type) for field in kind}
-        return lambda row: {name: _made(fields[name], item) for name, item in row.items()}
-    return plain
-
-
-def _made(convert: Convert, item: object) -> object:
-    return None if item is None else convert(item)
 
 
 _variant: Final = partial(parse, format=ValueFormat.VARIANT)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime as dt
 import gc
 import itertools
 import sys
@@ -15,7 +16,7 @@ import pytest
 import datalattice
 from datalattice.apps.queue import Topics
 from datalattice.arrow import table_of
-from datalattice.cells import Value, Vector
+from datalattice.cells import Map, Value, Vector
 from datalattice.client import Node
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -122,15 +123,49 @@ def test_values_become_structs_of_a_schema(node: Node) -> None:
         None,
     ]
     log.offer({"n": "many"})
-    misfit = r"the value of record 3 in 'log'\[0\] of .* does not fit the schema: "
+    misfit = r"^the value of record 3 in 'log'\[0\] of .* does not fit the schema: 'n' is int64: C"
     with pytest.raises(TypeMismatch, match=misfit):
         log.to_arrow(values=fields, start=1).read_all()
     log.offer_many([{"n": 1, "city": "Oslo"}, None, {"city": "Oslo"}])
     needed = pa.schema([pa.field("n", pa.int64(), nullable=False)])
     read = log.to_arrow(values=needed, start=4, stop=6, columns=["value"]).read_all()
     assert read["value"].to_pylist() == [{"n": 1}, None]
-    with pytest.raises(TypeMismatch, match=r"record 6 in .*: 'n' is absent"):
+    with pytest.raises(TypeMismatch, match=r"record 6 in .*: 'n' is int64 not null: it is absent$"):
         log.to_arrow(values=needed, start=4).read_all()
+
+
+@pytest.mark.parametrize(
+    ("kind", "value", "reason"),
+    [
+        (pa.int64(), 1.5, "1.5 is not a whole number"),
+        (pa.int64(), float("nan"), "nan is not a whole number"),
+        (pa.list_(pa.int8()), [1, 2.5], "2.5 is not a whole number"),
+        (pa.map_(pa.string(), pa.int8()), {"a": 0.5}, "0.5 is not a whole number"),
+        (pa.date32(), 1.5, "1.5 is not a whole number"),
+        (pa.date32(), "today", "Failed to parse string: 'today'"),
+        (pa.timestamp("us"), "2026-01-01T00:00:00Z", ".* expected no zone offset"),
+        (pa.timestamp("s"), "2026-01-01T00:00:00.5", "Failed to parse string"),
+        (pa.time64("us"), "noon", "Invalid isoformat string: 'noon'"),
+        (pa.time64("ns"), "12:00:00.123456789", "'12:00:00.123456789' is not a time such as"),
+        (pa.time32("s"), "12:00:00.500000", ".* would lose data"),
+        (pa.decimal128(4, 2), 0.125, ".* would cause data loss"),
+        (pa.decimal128(4, 2), "many", "'many' is not a number"),
+        (pa.string(), "\udcff", ".* surrogates not allowed"),
+    ],
+)
+def test_nothing_of_a_value_is_cut_off_to_fit_a_schema(
+    node: Node, kind: Any, value: object, reason: str
+) -> None:
+    log = node.queue("log")
+    log.offer_many([{"n": None}, {"n": value}])
+    with pytest.raises(TypeMismatch, match=f"^the value of record 1 .*: 'n' is .*: {reason}"):
+        log.to_arrow(values=pa.schema([("n", kind)])).read_all()
+
+
+def test_what_is_no_map_has_no_fields(node: Node) -> None:
+    node.queue("log").offer_many([{"n": 1}, "n"])
+    with pytest.raises(TypeMismatch, match=r"a struct is made of a Map, got str$"):
+        node.queue("log").to_arrow(values=pa.schema([("n", pa.int64())])).read_all()
 
 
 def test_a_value_that_its_form_does_not_take_is_named(node: Node) -> None:
@@ -398,6 +433,64 @@ def test_a_table_is_loaded_and_read_back(node: Node, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize(
+    ("kind", "entry"),
+    [
+        (pa.int64(), 2**62),
+        (pa.float64(), 2.0),
+        (pa.string(), "\u00e9"),
+        (pa.binary(), b"\xff"),
+        (pa.bool_(), True),
+        (pa.date32(), dt.date(2026, 1, 1)),
+        (pa.date64(), dt.date(2026, 1, 1)),
+        (pa.timestamp("s"), 1_700_000_000),
+        (pa.timestamp("ns"), 1_700_000_000_000_000_001),
+        (pa.timestamp("us", "Europe/Oslo"), 1_700_000_000_000_001),
+        (pa.time32("s"), dt.time(1, 2, 3)),
+        (pa.time64("us"), dt.time(1, 2, 3, 4)),
+        (pa.time64("ns"), dt.time(1, 2, 3, 4)),
+        (pa.decimal128(10, 2), Decimal("1.25")),
+        (pa.decimal128(30, 0), Decimal(10**25)),
+        (pa.list_(pa.date32()), [dt.date(2026, 1, 1), None]),
+        (pa.large_list(pa.int8()), [1]),
+        (pa.struct([("t", pa.time64("us")), ("n", pa.int8())]), {"t": dt.time(1), "n": None}),
+        (pa.map_(pa.string(), pa.decimal128(4, 1)), [("a", Decimal("0.5"))]),
+        (pa.map_(pa.int64(), pa.string()), [(7, "a")]),
+        (pa.map_(pa.string(), pa.int64()), []),
+        (pa.dictionary(pa.int8(), pa.string()), "a"),
+    ],
+)
+def test_a_table_comes_back_by_its_schema(node: Node, kind: Any, entry: object) -> None:
+    table = pa.table({"n": pa.array([entry, None, entry], kind)})
+    log = node.queue("log")
+    assert log.load(table) == 3
+    (read,) = log.to_arrow(values=table.schema, columns=["value"]).read_all()["value"].chunks
+    assert pa.Table.from_struct_array(read).equals(table)
+
+
+def test_a_map_with_keys_of_any_type_is_a_map(node: Node) -> None:
+    kind = pa.map_(pa.list_(pa.int8()), pa.date32())
+    day = dt.date(2026, 1, 1)
+    log = node.queue("log")
+    log.load(pa.table({"m": pa.array([[([1], day), ([], None)]], kind)}), value="m")
+    assert log[0] == Map.of([(Vector([1]), "2026-01-01"), (Vector([]), None)])
+
+
+def test_labels_of_rows_are_loaded_if_they_have_a_name(node: Node) -> None:
+    frame = pd.DataFrame({"id": ["a", "b", "c"], "n": [1, 2, 3]})
+    log = node.queue("log")
+    log.load(frame[frame["n"] > 1])
+    assert [datalattice.to_python(value) for value in log] == [
+        {"id": "b", "n": 2},
+        {"id": "c", "n": 3},
+    ]
+    log.load(frame.set_index("id"), key="id")
+    assert log[-1] == {"id": "c", "n": 3}
+    assert log.load(frame.iloc[:0][[]]) == 0
+    with pytest.raises(UsageError, match="the table has 2 rows, but no columns"):
+        log.load(frame.iloc[[2, 0]][[]])
+
+
+@pytest.mark.parametrize(
     ("table", "text"),
     [
         ([1, 2], "`table` is a pyarrow table or reader, a data frame, .* got list; a list goes to"),
@@ -423,6 +516,23 @@ def test_what_cannot_be_loaded_is_named(node: Node, table: object, text: str) ->
             lambda: pa.table({"n": pa.array([2**62], pa.timestamp("s"))}),
             TypeMismatch,
             r"the column 'n' of the type timestamp\[s\] has an entry that cannot be a value",
+        ),
+        (
+            lambda: pa.table({"n": pa.array([0], pa.timestamp("s", "Far/Away"))}),
+            TypeMismatch,
+            "the column 'n' of .* its time zone is unknown: .*Far/Away",
+        ),
+        (
+            lambda: pa.table({"n": pa.array([1], pa.time64("ns"))}),
+            TypeMismatch,
+            r"the column 'n' of the type time64\[ns\] .* would lose data: 1",
+        ),
+        (
+            lambda: pa.table(
+                {"n": pa.array([[("a", 1), ("a", 2)]], pa.map_(pa.string(), pa.int8()))}
+            ),
+            TypeMismatch,
+            r"the column 'n' of the type map<.* a map has a key twice: \[\('a', 1\)",
         ),
         (
             lambda: pa.table({"n": pa.array([b"\xff"]).view(pa.string())}),

@@ -18,12 +18,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from datalattice.apps.queue import Topics
-from datalattice.arrow import batches as arrow_batches
+from datalattice.arrow import batches as arrow_batches, value_maker
 from datalattice.cells import decode_message, to_json
 from datalattice.clock import Clock
 from datalattice.cursors import RootLattice
 from datalattice.errors import UsageError
-from datalattice.pipeline.arrow_rows import converter
 from datalattice.pipeline.jobs import Keyless, compact, export, load
 from datalattice.pipeline.jobs.compact import partition_count
 from datalattice.pipeline.jobs.export import _write_files
@@ -157,7 +156,7 @@ def test_columns_become_what_values_are_made_of() -> None:
         (pa.struct([("d", pa.date32())]), {"d": day}, {"d": "2013-01-02"}),
     ]
     for kind, given, expected in kinds:
-        assert converter(kind)(given) == expected
+        assert value_maker(kind)(given) == expected
 
 
 def test_a_column_that_no_value_can_hold_is_named() -> None:
