@@ -90,6 +90,21 @@ class ValueType(Generic[T]):
         """Return `to_cell` of each; the position is the first step of an error's path."""
         return _each(values, self.to_cell)
 
+    def from_rows(self, rows: list[Any], names: Iterable[object]) -> list[T]:
+        """Return the values that rows of a table are: each is read as if it were stored.
+
+        `names` has a name for each row, which is the first step of an error's path.
+        """
+        if self.of is None:
+            return rows
+        made: list[T] = []
+        for name, row in zip(names, rows, strict=True):
+            try:
+                made.append(self.from_cell(to_cell(row)))
+            except TypeMismatch as error:
+                raise error.below(name) from None
+        return made
+
     def __repr__(self) -> str:
         return f"ValueType({type_name(self.of)})"
 

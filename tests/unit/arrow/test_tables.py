@@ -7,6 +7,7 @@ import gc
 import itertools
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -465,6 +466,41 @@ def test_a_table_comes_back_by_its_schema(node: Node, kind: Any, entry: object) 
     assert log.load(table) == 3
     (read,) = log.to_arrow(values=table.schema, columns=["value"]).read_all()["value"].chunks
     assert pa.Table.from_struct_array(read).equals(table)
+
+
+@dataclass
+class Order:
+    id: str
+    day: dt.date
+    at: dt.datetime
+    n: int = 0
+
+
+def test_a_handle_with_a_type_reads_rows_as_that_type(
+    node: Node, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("datalattice.client.bound._LOADED_ROWS_MAX", 2)
+    day, at = dt.date(2026, 1, 1), dt.datetime(2026, 1, 1, 12, tzinfo=dt.UTC)
+    ids = ["a", "b", "c"]
+    columns: dict[str, Any] = {"id": ids, "day": [day] * 3, "at": [at] * 3, "more": [1] * 3}
+    log, topic = node.queue("log", of=Order), node.topic("spread", 2, of=Order)
+    shop = node.database("shop", of=Order)
+    expected = [Order(one, day, at) for one in ids]
+    for handle in (log, topic, shop):
+        assert handle.load(pa.table(columns), key="id") == 3
+    assert log[:] == expected
+    assert sorted(topic, key=lambda order: order.id) == expected
+    assert list(shop.values()) == expected
+    wrong = pa.table({**columns, "n": ["1", "2", "3"]})
+    for handle, name in ((log, "0"), (topic, "0"), (shop, '"a"')):
+        with pytest.raises(TypeMismatch, match=rf"^value\[{name}\].*: '1' does not read as int"):
+            handle.load(wrong, key="id")
+    late = pa.table({**columns, "n": [1, 2, None]})
+    with pytest.raises(TypeMismatch, match=r'^value\[2\]\["n"\]: None does not read as int'):
+        log.load(late, key="id")
+    numbers = node.database("numbers", of=int)
+    assert numbers.load(pa.table({"id": ids, "n": [1, 2, 3]}), key="id", value="n") == 3
+    assert numbers["c"] == 3
 
 
 def test_a_map_with_keys_of_any_type_is_a_map(node: Node) -> None:

@@ -306,16 +306,17 @@ class Database(TypedOperations[T], Tabular):
         """Set the rows of an Arrow table, data frame or reader; return their number.
 
         key: the column of keys, which are texts. value: the column of values; None: each value is
-        a Map of all columns. The last row of a key wins. Each edit has up to 100,000 rows.
+        a Map of all columns. A handle with a type reads each value as if it were stored. The last
+        row of a key wins. Each edit has up to 100,000 rows.
         Raises: UsageError: `table` is not a table, or a column is missing. TypeMismatch: a key is
-                not a str. Others as `set_many`.
+                not a str, or a value does not read as the type. Others as `set_many`.
         """
         column, count = checked_text(key, "`key`, the column of keys,"), 0
         for keys, values in bound(self._binding, "load").rows_of(table, column, value):
             # Checked before the edit of this part, so that the error names the column.
             for one in keys:
                 checked_text(one, f"a key in the column {column!r}")
-            self.set_many(dict(zip(keys, values, strict=True)))
+            self.set_many(dict(zip(keys, self._type.from_rows(values, keys), strict=True)))
             count += len(values)
         return count
 

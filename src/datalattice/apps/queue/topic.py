@@ -332,13 +332,16 @@ class Topic(Followable[T]):
         """Append the rows of an Arrow table, data frame or reader; return their number.
 
         key: the column of keys. value: the column of values; None: each record is a Map of all
-        columns. Decimals and times become numbers and ISO text. Each edit has up to 100,000 rows.
-        Raises: UsageError: `table` is not a table, or a column is missing. Others as `offer_many`.
+        columns. Decimals and times become numbers and ISO text. A handle with a type reads each
+        value as if it were stored. Each edit has up to 100,000 rows.
+        Raises: UsageError: `table` is not a table, or a column is missing. TypeMismatch: a value
+                does not read as the type. Others as `offer_many`.
         """
         count = 0
         for keys, values in bound(self._binding, "load").rows_of(table, key, value):
-            self.offer_many(values, keys=keys)
-            count += len(values)
+            numbers = range(count, count + len(values))
+            self.offer_many(self._type.from_rows(values, numbers), keys=keys)
+            count = numbers.stop
         return count
 
     def _wanted_count(self, stored: int) -> int:
