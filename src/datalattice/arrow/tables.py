@@ -33,7 +33,7 @@ from datalattice.arrow.values import (
     to_column_value,
 )
 from datalattice.cells import encode, to_python
-from datalattice.errors import BadFormat, MissingData, TypeMismatch, UsageError
+from datalattice.errors import BadFormat, LimitExceeded, MissingData, TypeMismatch, UsageError
 from datalattice.limits import COUNT_MAX
 from datalattice.store import CellStore
 from datalattice.store.gc import extent_of
@@ -199,6 +199,8 @@ def _log_table(
                 ) from None
             except UsageError as error:  # too deep for text
                 raise _too_deep(f"a record of {id}, from offset {first} on", error) from None
+            except LimitExceeded as error:
+                raise LimitExceeded(f"a record of {id}, from offset {first} on: {error}") from None
             except IndexError as error:
                 # Without verification, damaged bytes may point anywhere.
                 if verify:  # a verified cell has its hash, so the cause is an error of this program
@@ -234,6 +236,8 @@ def _checked_fields(fields: pa.Schema) -> pa.Schema:
     """Return a schema. Raises: UsageError: no value can become a struct of its fields."""
     import pyarrow as pa
 
+    if not len(fields):
+        raise UsageError("the schema `values` needs one field or more")
     twice = _repeated(fields.names)
     if twice:
         raise UsageError(f"the fields of `values` need different names, got twice: {twice}")
@@ -317,6 +321,8 @@ def _database_table(
                     raise _not_bytes(f"the value of key {key!r}") from None
                 except UsageError as error:
                     raise _too_deep(f"the value of key {key!r}", error) from None
+                except LimitExceeded as error:
+                    raise LimitExceeded(f"the value of key {key!r}: {error}") from None
             yield [columns[name] for name in names]
 
     return _row_table({name: types.get(name, "STRING") for name in names}, rows)

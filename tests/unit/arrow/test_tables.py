@@ -17,11 +17,13 @@ import pytest
 import datalattice
 from datalattice.apps.queue import Topics
 from datalattice.arrow import table_of
+from datalattice.arrow.values import VARIANT_BYTES_MAX
 from datalattice.cells import Map, Value, Vector
 from datalattice.client import Node
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
 from datalattice.errors import (
+    LimitExceeded,
     MissingData,
     StoreClosed,
     TypeMismatch,
@@ -187,6 +189,7 @@ def test_a_value_that_its_form_does_not_take_is_named(node: Node) -> None:
         ({"start": "first"}, "`start` is not an integer"),
         ({"stop": 2**63}, "`stop` is not an integer of at most 64 bits"),
         ({"values": pa.schema([("n", pa.int64())] * 2)}, "got twice: n"),
+        ({"values": pa.schema([])}, "the schema `values` needs one field or more"),
         ({"values": pa.schema([("n", pa.uuid())])}, "the field 'n' of `values` has the type"),
     ],
 )
@@ -208,6 +211,17 @@ def test_a_value_that_is_too_deep_for_text_is_named(node: Node) -> None:
         node.database("shop").to_arrow().read_all()
     assert node.queue("log").to_arrow(values="cell").read_all().num_rows == 2
     assert node.database("shop").to_arrow(values="cell").read_all().num_rows == 2
+
+
+def test_a_value_that_is_too_long_for_a_variant_is_named(node: Node) -> None:
+    pytest.importorskip("pyspark")
+    long = "x" * VARIANT_BYTES_MAX
+    node.queue("log").offer_many(["a", long])
+    node.database("shop").update(a=1, b=long)
+    with pytest.raises(LimitExceeded, match=r"'log'\[0\] of .*, from offset 1 on: a value of"):
+        node.queue("log").to_arrow(start=1, values="variant").read_all()
+    with pytest.raises(LimitExceeded, match="the value of key 'b': a value of"):
+        node.database("shop").to_arrow(values="variant").read_all()
 
 
 def test_options_that_a_table_does_not_take_are_not_offered(node: Node) -> None:
