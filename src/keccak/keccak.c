@@ -1,4 +1,4 @@
-/* SHA3-256 (FIPS 202) for Python, of one message and of many at once.
+/* SHA3-256 (FIPS 202) for Python, of one message and of many at once, and numbers by such hashes.
  *
  * A sponge of SHA3-256 takes its input in blocks that depend on each other, so one message cannot be
  * hashed faster than its permutations follow. Several messages can: a vector register holds the same
@@ -371,6 +371,24 @@ static struct message *messages_of(PyObject *parts, size_t *total)
     return messages;
 }
 
+/* Return a list of `count` uninitialized digests, and let the messages have them; NULL with an
+ * error. */
+static PyObject *empty_digests(Py_ssize_t count, struct message *messages)
+{
+    PyObject *digests = PyList_New(count);
+
+    for (Py_ssize_t i = 0; digests != NULL && i < count; i++) {
+        PyObject *digest = PyBytes_FromStringAndSize(NULL, DIGEST);
+        if (digest == NULL) {
+            Py_CLEAR(digests);
+            break;
+        }
+        PyList_SET_ITEM(digests, i, digest);
+        messages[i].digest = (unsigned char *)PyBytes_AS_STRING(digest);
+    }
+    return digests;
+}
+
 static void hash_messages(struct message *messages, size_t count, size_t total, int lanes)
 {
     if (total >= UNLOCKED_BYTES) {
@@ -410,16 +428,7 @@ static PyObject *sha3_256_many(PyObject *module, PyObject *args, PyObject *kwarg
         return NULL;
     count = PyTuple_GET_SIZE(parts);
     messages = messages_of(parts, &total);
-    digests = messages == NULL ? NULL : PyList_New(count);
-    for (Py_ssize_t i = 0; digests != NULL && i < count; i++) {
-        PyObject *digest = PyBytes_FromStringAndSize(NULL, DIGEST);
-        if (digest == NULL) {
-            Py_CLEAR(digests);
-            break;
-        }
-        PyList_SET_ITEM(digests, i, digest);
-        messages[i].digest = (unsigned char *)PyBytes_AS_STRING(digest);
-    }
+    digests = messages == NULL ? NULL : empty_digests(count, messages);
     if (digests != NULL)
         hash_messages(messages, (size_t)count, total, lanes ? lanes : lanes_for((size_t)count));
     PyMem_Free(messages);
@@ -427,38 +436,36 @@ static PyObject *sha3_256_many(PyObject *module, PyObject *args, PyObject *kwarg
     return digests;
 }
 
-/* Return a list of `count` pairs of a digest and a message, all uninitialized; NULL with an error. */
-static PyObject *empty_pairs(Py_ssize_t count, Py_ssize_t length, struct message *messages)
+/* Make messages of `front` bytes and parts of `size` bytes, end to end in `to`, and hash them. */
+static void cut_and_hash(struct message *messages, size_t count, unsigned char *to,
+                         const unsigned char *first, size_t front, const unsigned char *from,
+                         size_t size)
 {
-    PyObject *pairs = PyList_New(count);
+    int lanes = lanes_for(count);
 
-    for (Py_ssize_t i = 0; pairs != NULL && i < count; i++) {
-        PyObject *digest = PyBytes_FromStringAndSize(NULL, DIGEST);
-        PyObject *message = PyBytes_FromStringAndSize(NULL, length);
-        PyObject *pair = digest && message ? PyTuple_Pack(2, digest, message) : NULL;
-        if (pair != NULL) {
-            messages[i].data = (const unsigned char *)PyBytes_AS_STRING(message);
-            messages[i].left = (size_t)length;
-            messages[i].digest = (unsigned char *)PyBytes_AS_STRING(digest);
+    /* As many as there are lanes at a time: their bytes are in the processor's cache when they are
+     * hashed. */
+    for (size_t done = 0, stop; done < count; done = stop) {
+        stop = count - done < (size_t)lanes ? count : done + (size_t)lanes;
+        for (size_t i = done; i < stop; i++, to += front + size) {
+            memcpy(to, first, front);
+            memcpy(to + front, from + i * size, size);
+            messages[i].data = to;
+            messages[i].left = front + size;
             messages[i].is_padded = 0;
-            PyList_SET_ITEM(pairs, i, pair);
         }
-        Py_XDECREF(digest);
-        Py_XDECREF(message);
-        if (pair == NULL)
-            Py_CLEAR(pairs);
+        by_lanes[lanes](messages + done, stop - done);
     }
-    return pairs;
 }
 
 PyDoc_STRVAR(sha3_256_cut_doc,
 "sha3_256_cut(data, start, count, size, head)\n--\n\n"
 "Cut `count` parts of `size` bytes out of `data`, from the byte `start` on, and put `head` before\n"
-"each. Return a list of (its SHA3-256, the message) of these messages, in order.");
+"each. Return (the SHA3-256 of each of these messages, the messages end to end).");
 
 static PyObject *sha3_256_cut(PyObject *module, PyObject *args)
 {
-    PyObject *data, *head, *pairs = NULL;
+    PyObject *data, *head, *digests = NULL, *whole = NULL;
     Py_ssize_t start, count, size, front, total;
     struct message *messages;
 
@@ -471,25 +478,28 @@ static PyObject *sha3_256_cut(PyObject *module, PyObject *args)
         PyErr_SetString(PyExc_ValueError, "the parts lie outside of the bytes");
         return NULL;
     }
+    if (count && front > PY_SSIZE_T_MAX / count - size)
+        return PyErr_NoMemory();
     messages = PyMem_New(struct message, count ? count : 1);
     if (messages == NULL)
         return PyErr_NoMemory();
-    pairs = empty_pairs(count, front + size, messages);
-    if (pairs != NULL) {
-        const unsigned char *from = (const unsigned char *)PyBytes_AS_STRING(data) + start;
-        const char *first = PyBytes_AS_STRING(head);
+    digests = empty_digests(count, messages);
+    if (digests != NULL)
+        whole = PyBytes_FromStringAndSize(NULL, count * (front + size));
+    if (whole != NULL) {
         /* No other thread knows the new bytes before this one returns them. */
         Py_BEGIN_ALLOW_THREADS
-        for (Py_ssize_t i = 0; i < count; i++) {
-            unsigned char *message = (unsigned char *)messages[i].data;
-            memcpy(message, first, (size_t)front);
-            memcpy(message + front, from + i * size, (size_t)size);
-        }
-        by_lanes[lanes_for((size_t)count)](messages, (size_t)count);
+        cut_and_hash(messages, (size_t)count, (unsigned char *)PyBytes_AS_STRING(whole),
+                     (const unsigned char *)PyBytes_AS_STRING(head), (size_t)front,
+                     (const unsigned char *)PyBytes_AS_STRING(data) + start, (size_t)size);
         Py_END_ALLOW_THREADS
     }
     PyMem_Free(messages);
-    return pairs;
+    if (whole == NULL) {
+        Py_XDECREF(digests);
+        return NULL;
+    }
+    return Py_BuildValue("(NN)", digests, whole);
 }
 
 struct ranked {
@@ -665,72 +675,7 @@ done:
     return result;
 }
 
-PyDoc_STRVAR(sorted_by_hash_doc,
-"sorted_by_hash(numbers)\n--\n\n"
-"Return a list of (hash, its number in 8 bytes, big-endian) in increasing order of the hashes.\n\n"
-"numbers: a dict of numbers from 0 to 2**64 - 1 by hashes of 32 bytes.");
-
-static PyObject *sorted_by_hash(PyObject *module, PyObject *numbers)
-{
-    PyObject *hash, *number, *pairs = NULL, **hashes;
-    struct ranked *rows, *order;
-    uint64_t *values;
-    Py_ssize_t at = 0;
-    size_t count, found = 0;
-
-    (void)module;
-    if (!PyDict_Check(numbers)) {
-        PyErr_SetString(PyExc_TypeError, "numbers by hash are a dict");
-        return NULL;
-    }
-    count = (size_t)PyDict_GET_SIZE(numbers);
-    hashes = PyMem_New(PyObject *, count + 1);
-    rows = PyMem_New(struct ranked, 2 * count + 1);
-    values = PyMem_New(uint64_t, count + 1);
-    if (hashes == NULL || rows == NULL || values == NULL) {
-        PyErr_NoMemory();
-        goto done;
-    }
-    while (found < count && PyDict_Next(numbers, &at, &hash, &number)) {
-        if (!PyBytes_Check(hash) || PyBytes_GET_SIZE(hash) != DIGEST || !PyLong_Check(number)) {
-            PyErr_SetString(PyExc_TypeError, "a hash is 32 bytes, and a number is an int");
-            goto done;
-        }
-        values[found] = PyLong_AsUnsignedLongLong(number);
-        if (values[found] == (uint64_t)-1 && PyErr_Occurred())
-            goto done;
-        /* Making the pairs may collect garbage, and so run code that changes the dict. */
-        Py_INCREF(hash);
-        hashes[found] = hash;
-        rows[found] = ranked((const unsigned char *)PyBytes_AS_STRING(hash), found);
-        found++;
-    }
-    /* The rows and the hashes they point to are this call's own. */
-    Py_BEGIN_ALLOW_THREADS
-    order = sorted(rows, rows + count, found);
-    Py_END_ALLOW_THREADS
-    pairs = PyList_New((Py_ssize_t)found);
-    for (size_t i = 0; pairs != NULL && i < found; i++) {
-        PyObject *value = PyBytes_FromStringAndSize(NULL, 8);
-        PyObject *pair = value ? PyTuple_Pack(2, hashes[order[i].number], value) : NULL;
-        if (pair != NULL) {
-            unsigned char *bytes = (unsigned char *)PyBytes_AS_STRING(value);
-            for (int byte = 0; byte < 8; byte++)
-                bytes[byte] = (unsigned char)(values[order[i].number] >> (56 - 8 * byte));
-            PyList_SET_ITEM(pairs, (Py_ssize_t)i, pair);
-        }
-        Py_XDECREF(value);
-        if (pair == NULL)
-            Py_CLEAR(pairs);
-    }
-done:
-    for (size_t i = 0; i < found; i++)
-        Py_DECREF(hashes[i]);
-    PyMem_Free(values);
-    PyMem_Free(rows);
-    PyMem_Free(hashes);
-    return pairs;
-}
+#include "numbers.h"
 
 static PyMethodDef functions[] = {
     {"sha3_256", sha3_256, METH_O, sha3_256_doc},
@@ -738,7 +683,6 @@ static PyMethodDef functions[] = {
      sha3_256_many_doc},
     {"sha3_256_cut", sha3_256_cut, METH_VARARGS, sha3_256_cut_doc},
     {"sha3_256_sorted", sha3_256_sorted, METH_VARARGS, sha3_256_sorted_doc},
-    {"sorted_by_hash", sorted_by_hash, METH_O, sorted_by_hash_doc},
     {NULL, NULL, 0, NULL},
 };
 
@@ -767,7 +711,7 @@ static int module_exec(PyObject *module)
         Py_XDECREF(all);
         return -1;
     }
-    return 0;
+    return add_numbers(module);
 }
 
 static PyModuleDef_Slot slots[] = {
@@ -778,7 +722,7 @@ static PyModuleDef_Slot slots[] = {
 static struct PyModuleDef definition = {
     PyModuleDef_HEAD_INIT,
     .m_name = "datalattice__keccak",
-    .m_doc = "SHA3-256 of one message, and of many at once.",
+    .m_doc = "SHA3-256 of one message and of many at once, and numbers by such hashes.",
     .m_size = 0,
     .m_methods = functions,
     .m_slots = slots,

@@ -42,12 +42,10 @@ for lanes in (0, *keccak.LANES):
 for size in lengths[1:]:
     for count in (0, 1, 2, 9, 40):
         data = dice.randbytes(5 + count * size)
-        cells = keccak.sha3_256_cut(data, 5, count, size, b"head")
-        assert [message for _, message in cells] == [
-            b"head" + data[at : at + size] for at in range(5, len(data), size)
-        ]
-        check([message for _, message in cells], 0)
-        assert [digest for digest, _ in cells] == keccak.sha3_256_many(m for _, m in cells)
+        digests, messages = keccak.sha3_256_cut(data, 5, count, size, b"head")
+        parts = [b"head" + data[at : at + size] for at in range(5, len(data), size)]
+        assert messages == b"".join(parts)
+        assert digests == [hashlib.sha3_256(part).digest() for part in parts]
         for wrong in ((6, count, size), (5, count + 1, size), (5, -1, 1), (-1, 1, 1), (0, 1, 0)):
             if wrong[1] == 0:
                 continue
@@ -76,17 +74,42 @@ for count in (0, 1, 2, 63, 64, 65, 256, 257, 2_000):
         except ValueError:
             continue
         raise AssertionError(wrong)
-for count in (0, 1, 63, 64, 2_000):
-    numbers = {dice.randbytes(32): dice.randrange(2**64) for _ in range(count)}
-    assert keccak.sorted_by_hash(numbers) == [
-        (hash, number.to_bytes(8, "big")) for hash, number in sorted(numbers.items())
-    ]
-    for wrong in ({b"a": 1}, {bytes(32): 1, b"a" * 32: None}, {bytes(32): -1}, {1: 1}, None):
+for count in (0, 1, 47, 48, 49, 63, 64, 2_000):
+    table, numbers = keccak.HashNumbers(), {}
+    hashes = [dice.randbytes(32) for _ in range(count)]
+    for _ in range(3):
+        given = [dice.randrange(1 - 2**63, 2**63) for _ in hashes]
+        table.add(hashes, given)
+        numbers |= zip(hashes, given)
+        for hash in dice.sample(hashes, count // 3):
+            table.remove(hash)
+            numbers.pop(hash, None)
+        assert len(table) == len(numbers)
+        assert sorted(table.items()) == sorted(numbers.items())
+        assert table.get_many(hashes, None) == [*map(numbers.get, hashes)]
+        assert [table.get(hash) for hash in hashes] == [*map(numbers.get, hashes)]
+        assert table.has_any(hashes) == bool(numbers)
+        assert not table.has_any([dice.randbytes(32) for _ in range(9)])
+        assert table.sorted_rows() == b"".join(
+            hash + number.to_bytes(8, "big", signed=True)
+            for hash, number in sorted(numbers.items())
+        )
+    for wrong in (
+        ([b"a"], [1]), ([b"a" * 32], []), ([b"a" * 32], [None]), ([b"a" * 32], [-(2**63)]),
+        ([b"a" * 32], [2**63]), ((b"a" * 32,), [1]), ([None], [1]), (None, None),
+    ):
         try:
-            keccak.sorted_by_hash(wrong if wrong is None else numbers | wrong)
-        except (OverflowError, TypeError):
+            table.add(*wrong)
+        except (OverflowError, TypeError, ValueError):
             continue
         raise AssertionError(wrong)
+    for call in (table.get, table.remove, table.has_any, lambda one: table.get_many([one], 0)):
+        for wrong in (b"a", None, 1):
+            try:
+                call(wrong)
+            except TypeError:
+                continue
+            raise AssertionError(wrong)
 print(keccak.LANES)
 """
 

@@ -14,14 +14,16 @@ from hypothesis import given, strategies as st
 
 from datalattice.crypto import (
     HASH_LANES,
+    HashNumbers,
+    PlainHashNumbers,
     sha3_256,
     sha3_256_cut,
     sha3_256_many,
     sha3_256_sorted,
-    sorted_by_hash,
 )
 
 RATE = 136  # bytes of a block
+KINDS = list(dict.fromkeys([HashNumbers, PlainHashNumbers]))  # one if it is not compiled
 CHOICES = (0, *HASH_LANES)  # 0: the most that there are
 
 
@@ -78,7 +80,7 @@ def test_messages_come_from_any_iterable_and_other_bytes_are_hashed_alone() -> N
 def test_parts_are_cut_and_hashed(start: int, count: int, size: int, head: bytes) -> None:
     data = random.Random(4).randbytes(1_000)
     messages = [head + data[start + i * size : start + (i + 1) * size] for i in range(count)]
-    wanted = list(zip(expected(messages), messages, strict=True))
+    wanted = (expected(messages), b"".join(messages))
     assert sha3_256_cut(data, start, count, size, head) == wanted
 
 
@@ -171,18 +173,34 @@ def test_other_threads_run_while_a_large_batch_is_hashed() -> None:
         thread.join()
 
 
-@pytest.mark.parametrize("count", [0, 1, 2, 63, 64, 65, 1_000])
-def test_numbers_are_sorted_by_hash(count: int) -> None:
-    dice = random.Random(count)
-    numbers = {dice.randbytes(32): dice.randrange(2**64) for _ in range(count)}
-    # They differ in their last byte alone.
-    numbers |= {bytes(31) + bytes([byte]): byte for byte in reversed(range(count % 256))}
-    numbers[b"\xff" * 32] = 2**64 - 1
-    wanted = [(hash, number.to_bytes(8, "big")) for hash, number in sorted(numbers.items())]
-    assert sorted_by_hash(numbers) == wanted
+@pytest.mark.parametrize("kind", KINDS)
+@given(st.data())
+def test_numbers_by_hash_are_those_of_a_dict(kind: type[HashNumbers], data: st.DataObject) -> None:
+    dice = random.Random(data.draw(st.integers(0, 1 << 32)))
+    # Few hashes are removed and set again; many make the table grow.
+    pool = [dice.randbytes(32) for _ in range(data.draw(st.sampled_from((3, 47, 49, 300))))]
+    pool += [bytes(31) + bytes([byte]) for byte in range(9)]  # they differ in their last byte alone
+    table, numbers = kind(), dict[bytes, int]()
+    for _ in range(data.draw(st.integers(0, 30))):
+        hashes = [dice.choice(pool) for _ in range(dice.randrange(40))]
+        given_numbers = [dice.randrange(1 - (1 << 63), 1 << 63) for _ in hashes]
+        table.add(hashes, given_numbers)
+        numbers |= zip(hashes, given_numbers, strict=True)
+        for hash in hashes[:: dice.randrange(1, 4)]:
+            table.remove(hash)
+            numbers.pop(hash, None)
+        assert table.get_many(pool, -1) == [numbers.get(hash, -1) for hash in pool]
+        assert [table.get(hash) for hash in pool] == [numbers.get(hash) for hash in pool]
+        assert table.has_any(hashes) == any(hash in numbers for hash in hashes)
+    assert len(table) == len(numbers)
+    assert dict(table.items()) == numbers
+    assert table.sorted_rows() == b"".join(
+        hash + numbers[hash].to_bytes(8, "big", signed=True) for hash in sorted(numbers)
+    )
 
 
-@pytest.mark.parametrize("number", [-1, 2**64])
-def test_a_number_that_does_not_fit_is_refused(number: int) -> None:
-    with pytest.raises(OverflowError):
-        sorted_by_hash({bytes(32): 1, b"a" * 32: number})
+@pytest.mark.parametrize("kind", KINDS)
+def test_as_many_numbers_as_hashes(kind: type[HashNumbers]) -> None:
+    for numbers in ([], [1, 2]):
+        with pytest.raises(ValueError):
+            kind().add([bytes(32)], numbers)

@@ -11,6 +11,7 @@ from __future__ import annotations
 from datalattice.cells.blobedit import (
     STAGED_BYTES as STAGED_BYTES,
     BlobBuilder as BlobBuilder,
+    CellRun as CellRun,
     FreshCells as FreshCells,
     StageValue as StageValue,
     blob_from as blob_from,

@@ -45,18 +45,45 @@ StageValue = Callable[[Value], object]
 """Receives a finished part of a blob and frees its memory, for example `CellStore.put`."""
 
 
-class FreshCells(UncachedLoader):
-    """Loads the cells of a value that was made closed. `cells` has children before parents."""
+class CellRun:
+    """Cells of one length, their encodings end to end."""
 
-    def __init__(self, cells: list[tuple[bytes, bytes]]) -> None:
-        self.cells = cells
-        """Hash and encoding of each; equal cells may come several times."""
+    __slots__ = ("encodings", "hashes", "length")
+
+    def __init__(self, hashes: list[bytes], encodings: bytes, length: int) -> None:
+        self.hashes: Final = hashes
+        self.encodings: Final = encodings
+        self.length: Final = length
+        """Bytes of each encoding."""
+
+    def encoding(self, hash: bytes) -> bytes:
+        """Return the encoding of one of the cells. Raises: ValueError: it is not among them."""
+        at = self.hashes.index(hash) * self.length
+        return self.encodings[at : at + self.length]
+
+    def cells(self) -> list[tuple[bytes, bytes]]:
+        """Return the hash and the encoding of each cell."""
+        length = self.length
+        return [
+            (hash, self.encodings[place * length : (place + 1) * length])
+            for place, hash in enumerate(self.hashes)
+        ]
+
+
+class FreshCells(UncachedLoader):
+    """Loads the cells of a value that was made closed: its chunks, then the nodes above them."""
+
+    def __init__(self, chunks: CellRun, nodes: list[tuple[bytes, bytes]]) -> None:
+        self.chunks: Final = chunks
+        """Equal chunks may come several times."""
+        self.nodes: Final = nodes
+        """Hash and encoding of each, children before parents."""
         self._by_hash: dict[bytes, bytes] = {}
 
     def load(self, hash: bytes) -> Value:
         """Return the value with this hash. Raises: MissingData: the cell is not among them."""
         if not self._by_hash:
-            self._by_hash = dict(self.cells)
+            self._by_hash = dict([*self.chunks.cells(), *self.nodes])
         encoding = self._by_hash.get(hash)
         if encoding is None:
             raise MissingData([hash])
@@ -268,19 +295,21 @@ def _part_of(data: bytes, start: i64) -> Blob:
 
     All chunks are hashed together, while other threads run.
     """
-    cells = sha3_256_cut(data, start, STAGED_BYTES // CHUNK_BYTES, CHUNK_BYTES, CHUNK_HEAD)
-    digests = [digest for digest, _ in cells]
+    count = STAGED_BYTES // CHUNK_BYTES
+    digests, encodings = sha3_256_cut(data, start, count, CHUNK_BYTES, CHUNK_HEAD)
+    chunks = CellRun(digests, encodings, len(CHUNK_HEAD) + CHUNK_BYTES)
+    nodes: list[tuple[bytes, bytes]] = []
     size: int = CHUNK_BYTES
     while size < STAGED_BYTES:
         size *= FAN_OUT
-        encodings = [
+        level = [
             _full_node(digests[first : first + FAN_OUT], size)
             for first in range(0, len(digests), FAN_OUT)
         ]
-        digests = sha3_256_many(encodings)
-        cells += zip(digests, encodings, strict=True)
-    digest, encoding = cells[len(cells) - 1]
-    made = closed_blob(encoding, FreshCells(cells))
+        digests = sha3_256_many(level)
+        nodes += zip(digests, level, strict=True)
+    digest, encoding = nodes[len(nodes) - 1]
+    made = closed_blob(encoding, FreshCells(chunks, nodes))
     made._hash = digest
     assert isinstance(made, Blob)
     return made

@@ -482,7 +482,7 @@ class Store(CellSink):
             # Before the look-ups: from here on a collection keeps the value and all below it.
             self._touch(top)
             if isinstance(value, Cell) and isinstance(value._loader, FreshCells):
-                count += self._put_cells(value, value._loader.cells)
+                count += self._put_fresh(value, value._loader)
                 value._close(self)
                 continue
             parts = novelty(value, self)
@@ -494,6 +494,10 @@ class Store(CellSink):
     def _put_cells(self, value: Value, cells: list[tuple[bytes, bytes]]) -> int:
         """Stage the cells of a value that this store does not load; return how many were new."""
         return self.put_encodings(cells)
+
+    def _put_fresh(self, value: Value, cells: FreshCells) -> int:
+        """Stage the cells of a value that was made closed; return how many were new."""
+        return self.put_encodings([*cells.chunks.cells(), *cells.nodes])
 
     def _adopt(self, parts: list[EncodedCell]) -> None:
         """Let the cells of a commit, which are stored, load their children through this store."""

@@ -23,6 +23,7 @@ from typing import Final
 
 from datalattice.cells import (
     Blob,
+    CellRun,
     EncodedCell,
     FreshCells,
     Value,
@@ -365,7 +366,7 @@ class CellStore(StoreReader):
         # Cells that other writers stored meanwhile need not be staged again.
         self._pending = {h: cell for h, cell in waiting.items() if self._index.find(h) < 0}
         self._writing = {}
-        self._pending_bytes = sum(map(len, self._pending.values()))
+        self._pending_bytes = sum(CellBatch([], list(self._pending.values())).lengths)
         self._history.go_on(opened.state.root, self.has, is_unshared=False)
         self._read_only = False
         return is_anew
@@ -471,7 +472,7 @@ class CellStore(StoreReader):
         if self._pending or self._writing or self._state.staged:
             reached, spans = self._staged_below(shown, known)
             # Children first: a crash may leave the first packs of a commit with several.
-            fresh = {h: cell for h, cell in self._pending.items() if h in reached} | fresh
+            fresh = self._pending_below(reached) | fresh
             promoted |= {hash: None for hash in reached if hash not in fresh}
         self._spans.forget_trees()
         if promoted and self._spans:
@@ -492,8 +493,8 @@ class CellStore(StoreReader):
         cells = CellBatch(list(fresh), list(fresh.values()))
         for hash in fresh.keys() & self._pending.keys():
             # Kept in memory until they are durable: if the write fails, they are staged again.
-            waiting = self._writing[hash] = self._pending.pop(hash)
-            self._pending_bytes -= len(waiting)
+            self._writing[hash] = self._pending.pop(hash)
+            self._pending_bytes -= len(fresh[hash])
         # Private cells are written in the same pack, marked as staged.
         self._pending |= private
         self._pending_bytes += sum(map(len, private.values()))
@@ -501,6 +502,11 @@ class CellStore(StoreReader):
         # Other puts find them here until they are durable: a staged copy hides an announced cell.
         self._writing.update(fresh)
         return written
+
+    def _pending_below(self, reached: dict[bytes, None]) -> dict[bytes, bytes]:
+        """Return those of the cells `reached` that wait for a pack, in the order of staging."""
+        found = {hash: self._find_pending(hash) for hash in self._pending if hash in reached}
+        return {hash: encoding for hash, encoding in found.items() if encoding is not None}
 
     def _staged_below(
         self, shown: list[EncodedCell], known: list[bytes]
@@ -601,14 +607,18 @@ class CellStore(StoreReader):
         # Only for large values: a commit announces them by the parts of the log they are in.
         if not isinstance(value, Blob) or not self._spans.is_large(len(value)):
             return self.put_encodings(cells)
-        own = dict(cells)  # equal chunks come several times
-        is_whole = isinstance(value._loader, FreshCells) or all(
+        own = dict(cells)
+        is_whole = all(
             ref in own
             for hash, encoding in own.items()
             if hash not in self._spans
             for ref in branch_hashes(encoding)
         )
         return self._stage(own.items(), value.hash if is_whole else None)
+
+    def _put_fresh(self, value: Value, cells: FreshCells) -> int:
+        # Each is a part of a large value, whose spans are known.
+        return self._stage(cells.nodes, value_hash(value), chunks=cells.chunks)
 
     def put_encodings(self, cells: Iterable[tuple[bytes, bytes]]) -> int:
         return self._stage(cells, None)
@@ -619,11 +629,17 @@ class CellStore(StoreReader):
         return self._stage(cells, None)
 
     def _stage(
-        self, cells: Iterable[tuple[bytes, bytes]], value: bytes | None, *, is_tree: bool = False
+        self,
+        cells: Iterable[tuple[bytes, bytes]],
+        value: bytes | None,
+        *,
+        is_tree: bool = False,
+        chunks: CellRun | None = None,
     ) -> int:
         """Stage cells; return how many were new. They are all cells below `value`, if given.
 
-        is_tree: the spans of the value are known until the next commit.
+        is_tree: the spans of the value are known until the next commit. chunks: more cells, which
+        come first.
         """
         committer = self._writer()
         self.space.check()
@@ -631,13 +647,18 @@ class CellStore(StoreReader):
         with committer.lock:
             self._check_open()
             committer.check()
+            if chunks is not None:
+                if self._stage_run(committer, chunks):
+                    count = len(chunks.hashes)
+                else:
+                    cells = dict([*chunks.cells(), *cells]).items()  # each once
             # A collection may have removed cells since the caller's look-up: look again.
             if self._collector.has_swept:
                 cells = list(cells)
                 new = {hash: encoding for hash, encoding in cells if not self.has(hash)}
                 self._check_below(new)
             rest = iter(cells)
-            first = len(self._pending)
+            first = len(self._pending) - count
             shared: dict[bytes, None] = {}  # cells that an earlier value has staged
             while batch := list(islice(rest, PUT_TOGETHER)):
                 hashes = [hash for hash, _ in batch]
@@ -661,11 +682,8 @@ class CellStore(StoreReader):
                         if value is not None:
                             self._spans.wait(value, first, len(self._pending))
                         first = 0
-                        if committer.waiting_packs >= UNSYNCED_PACKS_MAX:
-                            # Most bytes went to the disk while these packs were filled.
-                            committer.flush_durable()
-                            has_published = True  # cells that were in `_writing` are in the index
-                        self._write(committer, NO_CELLS, [], None)
+                        # Cells that were in `_writing` may be in the index afterwards.
+                        has_published = self._write_staged(committer) or has_published
             if value is not None and count:
                 self._spans.wait(value, first, len(self._pending))
                 if all(hash in self._spans for hash in shared):
@@ -675,6 +693,39 @@ class CellStore(StoreReader):
                 if is_tree:
                     self._spans.forget_next(value)
         return count
+
+    def _stage_run(self, committer: Committer, run: CellRun) -> bool:
+        """Stage the cells of a run; False: some are here already, and none was staged.
+
+        The caller holds the lock.
+        """
+        cells: dict[bytes, bytes | CellRun] = dict.fromkeys(run.hashes, run)
+        size = len(run.encodings) + CELL_ENTRY_BYTES * len(cells)
+        if size > self._pending_max or len(cells) < len(run.hashes):
+            return False
+        entries = CELL_ENTRY_BYTES * len(self._pending)
+        if self._pending_bytes + entries + size > self._pending_max:
+            self._write_staged(committer)
+        for held in (self._pending, self._writing):
+            if not held.keys().isdisjoint(run.hashes):
+                return False
+        if self._index.has_any(run.hashes):
+            return False
+        self._pending.update(cells)
+        self._pending_bytes += len(run.encodings)
+        return True
+
+    def _write_staged(self, committer: Committer) -> bool:
+        """Write the staged cells; return whether earlier packs were published.
+
+        The caller holds the lock.
+        """
+        must_wait = committer.waiting_packs >= UNSYNCED_PACKS_MAX
+        if must_wait:
+            # Most bytes went to the disk while these packs were filled.
+            committer.flush_durable()
+        self._write(committer, NO_CELLS, [], None)
+        return must_wait
 
     def sync(self) -> None:
         """Return when everything put and committed so far is durable.
@@ -709,7 +760,7 @@ class CellStore(StoreReader):
         # "Staged cells stay staged; a commit that failed must be repeated" (docs/store.md).
         self._pending = {**self._writing, **self._pending}
         self._writing = {}
-        self._pending_bytes = sum(map(len, self._pending.values()))
+        self._pending_bytes = sum(CellBatch([], list(self._pending.values())).lengths)
 
     def heal(self, cells: Iterable[tuple[bytes, bytes]], promoted: Sequence[bytes] = ()) -> int:
         """Store cells that are damaged or missing here, from any source; return how many.

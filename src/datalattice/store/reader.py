@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Final
 
+from datalattice.cells import CellRun
 from datalattice.clock import Clock
 from datalattice.crypto import sha3_256
 from datalattice.errors import Corruption, StoreClosed
@@ -110,8 +111,9 @@ class StoreReader(Store):
         # writers.
         self._has_released = False
         self._damage = {(item.file, item.offset): item for item in opened.damage}
-        self._pending: dict[bytes, bytes] = {}  # staged, not written
-        self._writing: dict[bytes, bytes] = {}  # staged, written, not durable
+        # By hash, the encoding of a cell, or the run that has it.
+        self._pending: dict[bytes, bytes | CellRun] = {}  # staged, not written
+        self._writing: dict[bytes, bytes | CellRun] = {}  # staged, written, not durable
         self._refresh_lock = freed_in_child(threading.Lock())
         self._removed_filter: RemovedFilter | None = None
         self._identity = folder.disk.engine_identity(f"{folder}/{INDEX}")
@@ -252,7 +254,8 @@ class StoreReader(Store):
     def _find_pending(self, hash: bytes) -> bytes | None:
         if not self._pending and not self._writing:
             return None
-        return self._pending.get(hash) or self._writing.get(hash)
+        held = self._pending.get(hash) or self._writing.get(hash)
+        return held.encoding(hash) if isinstance(held, CellRun) else held
 
     def _read(self, hash: bytes, location: int, *, verify: bool) -> bytes | None:
         """Return the bytes of a cell; None if a collection removed it meanwhile."""

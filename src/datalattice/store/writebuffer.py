@@ -13,7 +13,7 @@ from typing import Final, Self
 
 from datalattice.cells import StageValue, Value, value_hash
 
-_WAITING_MAX: Final = 8
+_WAITING_MAX: Final = 16
 """Most parts that wait to be staged; with more the caller waits."""
 
 

@@ -19,14 +19,18 @@ import pytest
 from datalattice.cells import (
     EMPTY_MAP,
     EMPTY_VECTOR,
+    STAGED_BYTES,
     Blob,
+    CellRun,
     Index,
     Value,
     Vector,
+    blob_from,
     missing,
     novelty,
     same,
 )
+from datalattice.crypto import sha3_256_many
 from datalattice.errors import (
     ReadOnly,
     StoreClosed,
@@ -465,6 +469,55 @@ def test_staged_cells_that_exceed_the_bound_fit_one_pack(tmp_path: Path) -> None
         assert store._committer.written.sequence - before == 2
 
 
+def test_chunks_that_are_here_already_are_not_stored_again(tmp_path: Path) -> None:
+    dice = random.Random(4)
+    chunks = [dice.randbytes(4_096) for _ in range(255)]
+    first = b"".join([*chunks, chunks[0]])
+    other = b"".join([dice.randbytes(4_096), *chunks])  # the same chunks in other nodes
+    with CellStore.open(tmp_path) as store:
+        staged = []
+        blob_from([first], lambda part: staged.append(store.put(part)))
+        assert staged == [255 + 17]
+        assert sum(CellBatch([], list(store._pending.values())).lengths) == store._pending_bytes
+        for _ in range(2):
+            blob_from([first], lambda part: staged.append(store.put(part)))
+            assert staged.pop() == 0
+            store.sync()
+        made = blob_from([other], store.put)
+        assert len(store._pending) == 1 + 17
+        store.commit(made)
+        assert store.check().is_clean
+
+
+def test_a_part_of_a_file_is_readable_before_and_after_it_is_written(tmp_path: Path) -> None:
+    data = random.Random(3).randbytes(9 * STAGED_BYTES)
+    with CellStore.open(tmp_path) as store:
+        made = blob_from([data], store.put)
+        assert isinstance(made, Blob)
+        assert store._writing
+        assert store._pending
+        hashes = [*store._writing, *store._pending]
+        before = store.get_encodings(hashes)
+        assert None not in before
+        assert sha3_256_many([one for one in before if one is not None]) == hashes
+        assert list(store.lengths(hashes).values()) == [len(one or b"") for one in before]
+        store.commit(made)
+        assert not store._writing
+        assert store.get_encodings(hashes) == before
+
+
+def test_a_run_is_written_in_one_piece_unless_a_part_of_it_is_written_alone() -> None:
+    hashes = [bytes([number]) * 32 for number in range(4)]
+    run = CellRun(hashes[:3], b"aabbcc", 2)
+    assert run.cells() == list(zip(hashes, (b"aa", b"bb", b"cc"), strict=False))
+    batch = CellBatch(hashes, [run, run, run, b"d"])
+    assert batch.lengths == [2, 2, 2, 1]
+    assert batch.encodings() == [b"aabbcc", b"d"]
+    for first, stop, pieces in ((1, 4, [b"bb", b"cc", b"d"]), (0, 2, [b"aa", b"bb"])):
+        part = batch.part(first, stop)
+        assert (part.hashes, part.encodings()) == (hashes[first:stop], pieces)
+
+
 def test_staged_cells_are_synced_when_some_packs_wait_and_the_next_one_is_full(
     tmp_path: Path,
 ) -> None:
@@ -478,7 +531,7 @@ def test_staged_cells_are_synced_when_some_packs_wait_and_the_next_one_is_full(
         assert packs > UNSYNCED_PACKS_MAX
         early = (packs - 1) // UNSYNCED_PACKS_MAX
         assert disk.syncs - syncs == early
-        waiting = sum(map(len, store._writing.values()))
+        waiting = sum(CellBatch([], list(store._writing.values())).lengths)
         last = packs - early * UNSYNCED_PACKS_MAX
         assert 15_000 < waiting / last <= 20_000 + CELL_BYTES_MAX, "kept until it is durable"
         store.sync()

@@ -38,6 +38,7 @@ COUNTS = st.integers(0, (1 << 32) - 1)
 def make(
     encodings: list[bytes], staged: int, promoted: list[bytes], spans: Sequence[LogSpan] = ()
 ) -> tuple[bytes, list[int]]:
+    lengths = list(map(len, encodings))
     parts, locations = build_pack(
         seed=SEED,
         flags=FLAG_ROOT,
@@ -47,9 +48,10 @@ def make(
         before=77,
         segment=3,
         offset=1_000,
-        length=pack_length(encodings, len(promoted), len(spans)),
+        length=pack_length(lengths, len(promoted), len(spans)),
         root=b"r" * 32,
         hashes=[hashlib.sha3_256(e).digest() for e in encodings],
+        lengths=lengths,
         encodings=encodings,
         staged=staged,
         promoted=promoted,

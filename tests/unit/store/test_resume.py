@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import errno
+import random
 import threading
 import time
 
 import pytest
 
-from datalattice.cells import Vector, missing, novelty, same, value_hash
+from datalattice.cells import (
+    STAGED_BYTES,
+    Blob,
+    Value,
+    Vector,
+    blob_from,
+    missing,
+    novelty,
+    same,
+    value_hash,
+)
 from datalattice.crypto import SeededEntropy
 from datalattice.errors import ReadOnly, StoreFailed, StoreFull
 from datalattice.store import CellStore
@@ -251,3 +262,34 @@ def test_an_interrupt_during_a_sync_leaves_a_store_that_goes_on() -> None:
             assert same(store.root(), value(3))
         with opened(disk) as store:
             assert same(store.root(), value(3))
+
+
+def test_chunks_of_a_file_are_staged_again_after_a_failed_write() -> None:
+    disk = FailingDisk(1)
+    data = random.Random(2).randbytes(2 * STAGED_BYTES + 1_000)
+
+    def made_of(blob: object, data: bytes) -> bool:
+        return isinstance(blob, Blob) and bytes(blob) == data
+
+    with opened(disk) as store:
+        store.commit(value(0))
+        parts: list[Value] = []
+
+        def stage(part: Value) -> None:
+            store.put(part)
+            parts.append(part)
+
+        content = blob_from([data], stage)
+        disk.is_failing = True
+        with pytest.raises(StoreFull):
+            store.commit(content)
+        disk.is_failing = False
+        store.resume()
+        for start, part in zip((0, STAGED_BYTES), parts, strict=True):
+            again = store.load(value_hash(part))
+            assert made_of(again, data[start : start + STAGED_BYTES]), "staged, in memory"
+        store.commit(content)
+        assert made_of(store.root(), data)
+        assert store.check().is_clean
+    with opened(disk) as store:
+        assert made_of(store.root(), data)

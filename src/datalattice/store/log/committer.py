@@ -9,6 +9,8 @@ After a failed write or sync the content of the file is unknown, so the committe
 write until `restart`, or until the store is opened again. Published cells stay readable.
 
 Source: docs/store.md "Commit order".
+
+Length: the order of write, sync and publication is one state, beside the batches that it writes.
 """
 
 from __future__ import annotations
@@ -19,6 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
 
+from datalattice.cells import CellRun
 from datalattice.errors import ReadOnly, StoreError, StoreFailed, StoreFull, UsageError
 from datalattice.limits import CELL_BYTES_MAX
 from datalattice.store.disk import write_error
@@ -44,13 +47,15 @@ LOCK_RELEASED: Final = "the store has released its lock; acquire it again before
 
 
 class CellBatch:
-    """Cells to be written to a pack, in two columns."""
+    """Cells to be written to a pack, in columns."""
 
-    __slots__ = ("encodings", "hashes")
+    __slots__ = ("_held", "hashes", "lengths")
 
-    def __init__(self, hashes: list[bytes], encodings: list[bytes]) -> None:
-        self.hashes = hashes
-        self.encodings = encodings
+    def __init__(self, hashes: list[bytes], held: Sequence[bytes | CellRun]) -> None:
+        """held: for each cell its encoding, or a run that has it."""
+        self.hashes: Final = hashes
+        self._held: Final = held
+        self.lengths: Final = [one.length if isinstance(one, CellRun) else len(one) for one in held]
 
     @classmethod
     def chosen(cls, cells: Mapping[bytes, bytes], marks: list[bool], mark: bool) -> CellBatch:
@@ -58,17 +63,36 @@ class CellBatch:
         hashes = [hash for hash, own in zip(cells, marks, strict=True) if own is mark]
         return cls(hashes, [cells[hash] for hash in hashes])
 
+    def part(self, first: int, stop: int) -> CellBatch:
+        """Return the cells `first` to before `stop`."""
+        return CellBatch(self.hashes[first:stop], self._held[first:stop])
+
+    def encodings(self) -> list[bytes]:
+        """Return the encodings end to end, in one piece for each cell or run."""
+        found: list[bytes] = []
+        at = 0
+        while at < len(self._held):
+            one = self._held[at]
+            if isinstance(one, CellRun):
+                stop = at + len(one.hashes)
+                if self.hashes[at:stop] == one.hashes:
+                    found.append(one.encodings)
+                    at = stop
+                    continue
+                one = one.encoding(self.hashes[at])  # a part of a run was written before
+            found.append(one)
+            at += 1
+        return found
+
     def check(self) -> None:
         """Check the lengths, before anything is written.
 
         Raises: UsageError: an encoding is longer than a cell may be.
         """
+        longest = max(self.lengths, default=0)
         # A location has 14 bits for the length, so a longer cell could not be found again.
-        for encoding in self.encodings:
-            if len(encoding) > CELL_BYTES_MAX:
-                raise UsageError(
-                    f"a cell has at most {CELL_BYTES_MAX} bytes, got one of {len(encoding)}"
-                )
+        if longest > CELL_BYTES_MAX:
+            raise UsageError(f"a cell has at most {CELL_BYTES_MAX} bytes, got one of {longest}")
 
 
 NO_CELLS: Final = CellBatch([], [])
@@ -273,11 +297,11 @@ class Committer:
         root: bytes,
     ) -> None:
         hashes = fresh.hashes + staged.hashes
-        encodings = fresh.encodings + staged.encodings
+        lengths = fresh.lengths + staged.lengths
         sequence = self._sequence + 1
         writer = self._writer
         segment = writer.segment
-        length = pack_length(encodings, len(promoted), len(spans))
+        length = pack_length(lengths, len(promoted), len(spans))
         # May begin a new segment, which syncs the old one first.
         writer.make_room(length, sequence)
         if writer.segment != segment:
@@ -295,7 +319,8 @@ class Committer:
             length=length,
             root=root,
             hashes=hashes,
-            encodings=encodings,
+            lengths=lengths,
+            encodings=fresh.encodings() + staged.encodings(),
             staged=len(staged.hashes),
             promoted=promoted,
             spans=spans,
@@ -485,16 +510,14 @@ def batches_of(cells: Mapping[bytes, bytes]) -> Iterator[dict[bytes, bytes]]:
 
 def _split(cells: CellBatch) -> list[CellBatch]:
     """Return the cells in batches of at most PACK_BYTES_MAX, at least one batch."""
-    # The usual case: one pack, and nothing is copied.
-    most = len(cells.encodings) * (CELL_BYTES_MAX + CELL_ENTRY_BYTES)
-    if most < PACK_BYTES_MAX // 2 or pack_length(cells.encodings, 0) <= PACK_BYTES_MAX:
-        return [cells]
+    if pack_length(cells.lengths, 0) <= PACK_BYTES_MAX:
+        return [cells]  # the usual case
     runs: list[CellBatch] = []
     start = size = 0
-    for position, encoding in enumerate(cells.encodings):
-        size += len(encoding) + CELL_ENTRY_BYTES
+    for position, length in enumerate(cells.lengths):
+        size += length + CELL_ENTRY_BYTES
         if size > PACK_BYTES_MAX:
-            runs.append(CellBatch(cells.hashes[start:position], cells.encodings[start:position]))
-            start, size = position, len(encoding) + CELL_ENTRY_BYTES
-    runs.append(CellBatch(cells.hashes[start:], cells.encodings[start:]))
+            runs.append(cells.part(start, position))
+            start, size = position, length + CELL_ENTRY_BYTES
+    runs.append(cells.part(start, len(cells.lengths)))
     return runs

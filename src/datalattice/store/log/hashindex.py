@@ -18,10 +18,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, NamedTuple
 
 from datalattice.cells import Cell
-from datalattice.crypto import sorted_by_hash
+from datalattice.crypto import HashNumbers
 from datalattice.engine import Engine
 from datalattice.errors import Corruption
 from datalattice.forking import freed_in_child, this_process
+from datalattice.limits import HASH_BYTES
 from datalattice.store.log.packing import (
     FLAG_ROOT,
     OFFSET_BITS,
@@ -31,8 +32,8 @@ from datalattice.store.log.packing import (
     read_spans,
 )
 
-RECENT_ENTRIES_MAX: Final = 65_536
-"""Entries kept in memory before they go to the table on disk: about 13 MB. With more, a large table
+RECENT_ENTRIES_MAX: Final = 163_840
+"""Entries kept in memory before they go to the table on disk: about 10 MB. With more, a large table
 has fewer page writes, and opening after a kill reads more."""
 
 FLUSH_ENTRIES: Final = 8_192
@@ -49,6 +50,7 @@ _SPANS_KEY: Final = b"announced"
 _EVERYWHERE: Final = 1 << 60  # greater than the end of every span
 _ROWS_PREFIX: Final = b"row/"
 _ROWS_BEHIND: Final = b"row0"
+_ROW_BYTES: Final = HASH_BYTES + 8  # of a hash and its location
 _WATERMARK: Final = struct.Struct(">QIIIQH32s")
 
 
@@ -96,7 +98,7 @@ class HashIndex:
     def __init__(self, engine: Engine, *, recent_max: int = RECENT_ENTRIES_MAX) -> None:
         self._engine = engine
         self._recent_max = recent_max
-        self._recent: dict[bytes, int] = {}
+        self._recent = HashNumbers()
         self._forgotten: set[bytes] = set()
         self._is_removed: Callable[[int], bool] | None = None
         self.swept_before = 0
@@ -183,7 +185,7 @@ class HashIndex:
                 self._begin_in_child()
             # A new store has no places on disk, and a first sync looks for each of its cells.
             absent = _UNKNOWN if self._has_places else NOWHERE
-            out = [recent.get(hash, absent) for hash in hashes]
+            out = recent.get_many(hashes, absent)
             unknown = [
                 hash for hash, location in zip(hashes, out, strict=True) if location == _UNKNOWN
             ]
@@ -198,6 +200,20 @@ class HashIndex:
         if self._is_removed is not None:
             return [NOWHERE if self.is_removed(location) else location for location in out]
         return out
+
+    def has_any(self, hashes: list[bytes]) -> bool:
+        """Return whether one of several cells is here."""
+        # The common case, with no list of locations: none is in memory, and none on disk.
+        if not self._recent.has_any(hashes):
+            with self._lock:
+                if self._process != this_process.id:
+                    self._begin_in_child()
+                if not self._has_places:
+                    return False
+                found = self._view.get_many("places", hashes)
+            if not any(found):
+                return False
+        return max(self.find_many(hashes)) >= 0
 
     def split_new(
         self, parts: list[tuple[bytes, bytes, object]], home: object
@@ -233,7 +249,7 @@ class HashIndex:
         """
         # Copied before the snapshot: an entry that is flushed meanwhile is in both then, never in
         # neither.
-        recent = dict(self._recent)
+        recent = dict(self._recent.items())
         if first or behind is not None:
             recent = {
                 hash: location
@@ -253,9 +269,9 @@ class HashIndex:
 
     def count(self) -> int:
         """Return the number of entries, those of forgotten cells among them."""
-        recent = dict(self._recent)
+        recent = sorted(dict(self._recent.items()))
         with self._engine.read() as view:
-            found = view.get_many("places", sorted(recent))
+            found = view.get_many("places", recent)
             return view.count("places") + found.count(None)
 
     def entries_max(self) -> int:
@@ -273,7 +289,7 @@ class HashIndex:
         with self._engine.write() as txn:
             for hash in hashes:
                 txn.delete("places", hash)
-                self._recent.pop(hash, None)
+                self._recent.remove(hash)
                 self._forgotten.discard(hash)
         self.refresh()
 
@@ -306,9 +322,9 @@ class HashIndex:
         recent = self._recent
         with self._engine.write() as txn:
             for hash in hashes:
-                location = recent.get(hash, NOWHERE)
-                if location >= 0 and is_removed(location):
-                    del recent[hash]
+                location = recent.get(hash)
+                if location is not None and location >= 0 and is_removed(location):
+                    recent.remove(hash)
                 packed = txn.get("places", hash)
                 # If the cell was committed again since, the entry has a later location and stays.
                 if packed is not None and is_removed(int.from_bytes(packed, "big")):
@@ -358,7 +374,7 @@ class HashIndex:
 
     def add(self, hashes: list[bytes], locations: list[int]) -> None:
         """Add entries; later ones replace earlier ones."""
-        self._recent.update(zip(hashes, locations, strict=True))
+        self._recent.add(hashes, locations)
         # A healed cell is found again.
         if self._forgotten:
             self._forgotten.difference_update(hashes)
@@ -366,7 +382,7 @@ class HashIndex:
     def forget(self, hash: bytes) -> None:
         """Hide the entry of a cell whose bytes turned out to be damaged; the disk keeps it."""
         # In memory only: after a restart the bytes are read, and found damaged, again.
-        self._recent[hash] = NOWHERE
+        self._recent.add([hash], [NOWHERE])
         self._forgotten.add(hash)
 
     def flush(self, watermark: Watermark) -> None:
@@ -376,13 +392,12 @@ class HashIndex:
         """
         recent = self._recent
         if self._forgotten or self._is_removed is not None:
-            recent = {
-                hash: location
-                for hash, location in recent.items()
-                if location >= 0 and not self.is_removed(location)
-            }
+            recent = HashNumbers()
+            for hash, location in self._recent.items():
+                if location >= 0 and not self.is_removed(location):
+                    recent.add([hash], [location])
         # Key order turns random page writes of LMDB into nearly sequential ones.
-        places = sorted_by_hash(recent)
+        rows = recent.sorted_rows()
         flags = 0 if watermark.root is None else FLAG_ROOT
         sequence, segment, offset, trailer = watermark.position
         mark = _WATERMARK.pack(
@@ -396,9 +411,14 @@ class HashIndex:
         )
         # In key order and in parts: LMDB keeps changed pages in memory until a transaction ends.
         # Entries ahead of the watermark are harmless, since only durable packs are indexed.
-        for first in range(0, len(places), FLUSH_ENTRIES):
+        step = _ROW_BYTES * FLUSH_ENTRIES
+        for first in range(0, len(rows), step):
+            places = [
+                (rows[at : at + HASH_BYTES], rows[at + HASH_BYTES : at + _ROW_BYTES])
+                for at in range(first, min(first + step, len(rows)), _ROW_BYTES)
+            ]
             with self._engine.write() as txn:
-                txn.put_many("places", places[first : first + FLUSH_ENTRIES])
+                txn.put_many("places", places)
         with self._engine.write() as txn:
             # After its entries: a crash in between leaves entries that the log has too.
             txn.put("meta", _WATERMARK_KEY, mark)
@@ -408,7 +428,8 @@ class HashIndex:
         self._spans_since = []
         self.refresh()
         # Damaged cells stay hidden in memory; the table on disk still has their entries.
-        self._recent = dict.fromkeys(self._forgotten, NOWHERE)
+        self._recent = HashNumbers()
+        self._recent.add(list(self._forgotten), [NOWHERE] * len(self._forgotten))
 
     @property
     def read_only(self) -> bool:
@@ -441,7 +462,7 @@ class HashIndex:
     def drop_recent(self) -> None:
         """Drop all entries in memory: the tables on disk have them, or the log is read again."""
         self._forgotten.clear()
-        self._recent = {}
+        self._recent = HashNumbers()
         self._spans_since = []
         self._read_spans()
 

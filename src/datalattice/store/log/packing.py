@@ -147,17 +147,13 @@ def read_segment_header(data: bytes) -> tuple[int, bytes, int, int] | None:
     return version, store_id, segment, first
 
 
-def pack_length(encodings: list[bytes], promoted: int, spans: int = 0) -> int:
-    """Return the length of a pack of these cells, `promoted` hashes and `spans` spans.
+def pack_length(lengths: list[int], promoted: int, spans: int = 0) -> int:
+    """Return the length of a pack of cells, `promoted` hashes and `spans` spans.
 
-    A cell takes 34 bytes beside its encoding: length and hash.
+    lengths: of the cells' encodings. A cell takes 34 bytes beside it: length and hash.
     """
-    count = len(encodings)
-    total = PACK_HEADER_BYTES + PACK_TRAILER_BYTES + CELL_ENTRY_BYTES * count
-    total += _promoted_bytes(promoted, spans)
-    for encoding in encodings:
-        total += len(encoding)
-    return total
+    total = PACK_HEADER_BYTES + PACK_TRAILER_BYTES + CELL_ENTRY_BYTES * len(lengths)
+    return total + _promoted_bytes(promoted, spans) + sum(lengths)
 
 
 def _promoted_bytes(promoted: int, spans: int) -> int:
@@ -177,6 +173,7 @@ def build_pack(
     length: int,
     root: bytes,
     hashes: list[bytes],
+    lengths: list[int],
     encodings: list[bytes],
     staged: int,
     promoted: list[bytes],
@@ -184,9 +181,10 @@ def build_pack(
 ) -> tuple[list[bytes], list[int]]:
     """Return (the bytes of the pack in parts, locations of its cells).
 
+    encodings: those of all cells, end to end, in any number of pieces.
     The trailer is the last part. The last `staged` cells are staged.
     """
-    count = len(encodings)
+    count = len(lengths)
     head = _PACK.pack(
         PACK_MAGIC,
         FORMAT_VERSION,
@@ -206,7 +204,6 @@ def build_pack(
     )
     # Begun with the CRC of the secret store id: a value cannot forge a pack (module docstring).
     checksum = zlib.crc32(head, seed)
-    lengths = [len(encoding) for encoding in encodings]
     # Order of the body: lengths (2 bytes each), hashes, promoted hashes and spans, encodings.
     front = b"".join([struct.pack(f">{count}H", *lengths), *hashes, *promoted, pack_spans(spans)])
     cells = encodings if length >= count * LONG_CELL_BYTES else [b"".join(encodings)]
