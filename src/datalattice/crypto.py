@@ -58,8 +58,10 @@ try:
     from datalattice__keccak import (
         LANES as _LANES,
         HashNumbers as _HashNumbers,
+        find_hashes as _find_hashes,
         sha3_256 as _sha3_256,
         sha3_256_cut as _sha3_256_cut,
+        sha3_256_ends as _sha3_256_ends,
         sha3_256_many as _sha3_256_many,
         sha3_256_sorted as _sha3_256_sorted,
     )
@@ -74,6 +76,21 @@ except ImportError:  # not compiled
         lanes: int = 0,  # noqa: ARG001 - one at a time
     ) -> list[bytes]:
         return [hashlib.sha3_256(message).digest() for message in tuple(messages)]
+
+    def _sha3_256_ends(data: bytes, ends: list[int], /) -> bytes:
+        if [0, *ends, len(data)] != sorted([0, *ends, len(data)]):
+            raise ValueError("the ends decrease or lie outside of the bytes")
+        return b"".join(
+            hashlib.sha3_256(data[begin:end]).digest()
+            for begin, end in itertools.pairwise((0, *ends))
+        )
+
+    def _find_hashes(digests: bytes, hashes: list[bytes], /) -> list[int]:
+        numbers = {digests[32 * i : 32 * i + 32]: i for i in range(len(digests) // 32)}
+        for i, hash in enumerate(hashes):
+            if type(hash) is not bytes or len(hash) != 32:
+                raise ValueError(f"hash {i} is not 32 bytes")
+        return [numbers.get(hash, -1) for hash in hashes]
 
     def _sha3_256_cut(
         data: bytes, start: int, count: int, size: int, head: bytes, /
@@ -142,6 +159,18 @@ sha3_256: Final = _sha3_256
 sha3_256_many: Final = _sha3_256_many
 """Returns the SHA3-256 hashes of messages, in their order. Where it is compiled, messages are
 hashed side by side in the processor's vector lanes, in a fourth of the time."""
+
+sha3_256_ends: Final = _sha3_256_ends
+"""Returns the SHA3-256 hashes of the messages in `data`, 32 bytes each, end to end. `ends` are
+where the messages end: the first begins at 0, and every other where the one before it ends.
+
+Raises: ValueError: an end is less than the one before it, or outside of `data`."""
+
+find_hashes: Final = _find_hashes
+"""Returns the number of each hash among `digests`, which are 32 bytes each, end to end; -1 for a
+hash that is not there. Where it is compiled, it is fast if both have about the same order.
+
+Raises: ValueError: a hash is not 32 bytes."""
 
 sha3_256_cut: Final = _sha3_256_cut
 """Cuts `count` parts of `size` bytes out of `data`, from the byte `start` on, and puts `head`

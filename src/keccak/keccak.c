@@ -436,6 +436,95 @@ static PyObject *sha3_256_many(PyObject *module, PyObject *args, PyObject *kwarg
     return digests;
 }
 
+PyDoc_STRVAR(sha3_256_ends_doc,
+"sha3_256_ends(data, ends)\n--\n\n"
+"Return the SHA3-256 of each message in `data`, end to end: 32 bytes each.\n\n"
+"ends: a list of where the messages end; the first begins at 0, every other where one ends.");
+
+static PyObject *sha3_256_ends(PyObject *module, PyObject *args)
+{
+    PyObject *data, *ends, *digests;
+    struct message *messages;
+    Py_ssize_t count, begin = 0;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "SO!", &data, &PyList_Type, &ends))
+        return NULL;
+    count = PyList_GET_SIZE(ends);
+    messages = PyMem_New(struct message, count ? count : 1);
+    if (messages == NULL)
+        return PyErr_NoMemory();
+    digests = PyBytes_FromStringAndSize(NULL, count * DIGEST);
+    for (Py_ssize_t i = 0; digests != NULL && i < count; i++) {
+        Py_ssize_t end = PyLong_AsSsize_t(PyList_GET_ITEM(ends, i));
+        if (end < begin || end > PyBytes_GET_SIZE(data)) {
+            if (!PyErr_Occurred())
+                PyErr_SetString(PyExc_ValueError, "the ends decrease or lie outside of the bytes");
+            Py_CLEAR(digests);
+            break;
+        }
+        messages[i].data = (const unsigned char *)PyBytes_AS_STRING(data) + begin;
+        messages[i].left = (size_t)(end - begin);
+        messages[i].digest = (unsigned char *)PyBytes_AS_STRING(digests) + i * DIGEST;
+        messages[i].is_padded = 0;
+        begin = end;
+    }
+    if (digests != NULL)
+        hash_messages(messages, (size_t)count, (size_t)begin, lanes_for((size_t)count));
+    PyMem_Free(messages);
+    return digests;
+}
+
+/* Return the number of the digest that is `hash`, the one nearest to number `from`; -1: none is. */
+static Py_ssize_t nearest(const unsigned char *digests, Py_ssize_t count, const unsigned char *hash,
+                          Py_ssize_t from)
+{
+    for (Py_ssize_t far = 0; far < count; far++) {
+        if (from + far < count && memcmp(digests + (from + far) * DIGEST, hash, DIGEST) == 0)
+            return from + far;
+        if (from - far >= 0 && memcmp(digests + (from - far) * DIGEST, hash, DIGEST) == 0)
+            return from - far;
+    }
+    return -1;
+}
+
+PyDoc_STRVAR(find_hashes_doc,
+"find_hashes(digests, hashes)\n--\n\n"
+"Return where each of a list of hashes is among digests of 32 bytes, which lie end to end: a list\n"
+"of numbers; -1: it is not there. Fast if the hashes have about the order of the digests.");
+
+static PyObject *find_hashes(PyObject *module, PyObject *args)
+{
+    PyObject *digests, *hashes, *numbers;
+    Py_ssize_t count, from = 0;
+
+    (void)module;
+    if (!PyArg_ParseTuple(args, "SO!", &digests, &PyList_Type, &hashes))
+        return NULL;
+    count = PyBytes_GET_SIZE(digests) / DIGEST;
+    numbers = PyList_New(PyList_GET_SIZE(hashes));
+    for (Py_ssize_t i = 0; numbers != NULL && i < PyList_GET_SIZE(numbers); i++) {
+        PyObject *hash = PyList_GET_ITEM(hashes, i), *number;
+        Py_ssize_t found;
+        if (!PyBytes_Check(hash) || PyBytes_GET_SIZE(hash) != DIGEST) {
+            PyErr_Format(PyExc_ValueError, "hash %zd is not 32 bytes", i);
+            Py_CLEAR(numbers);
+            break;
+        }
+        found = nearest((const unsigned char *)PyBytes_AS_STRING(digests), count,
+                        (const unsigned char *)PyBytes_AS_STRING(hash), from);
+        if (found >= 0)
+            from = found;
+        number = PyLong_FromSsize_t(found);
+        if (number == NULL) {
+            Py_CLEAR(numbers);
+            break;
+        }
+        PyList_SET_ITEM(numbers, i, number);
+    }
+    return numbers;
+}
+
 /* Make messages of `front` bytes and parts of `size` bytes, end to end in `to`, and hash them. */
 static void cut_and_hash(struct message *messages, size_t count, unsigned char *to,
                          const unsigned char *first, size_t front, const unsigned char *from,
@@ -681,6 +770,8 @@ static PyMethodDef functions[] = {
     {"sha3_256", sha3_256, METH_O, sha3_256_doc},
     {"sha3_256_many", (PyCFunction)(void (*)(void))sha3_256_many, METH_VARARGS | METH_KEYWORDS,
      sha3_256_many_doc},
+    {"sha3_256_ends", sha3_256_ends, METH_VARARGS, sha3_256_ends_doc},
+    {"find_hashes", find_hashes, METH_VARARGS, find_hashes_doc},
     {"sha3_256_cut", sha3_256_cut, METH_VARARGS, sha3_256_cut_doc},
     {"sha3_256_sorted", sha3_256_sorted, METH_VARARGS, sha3_256_sorted_doc},
     {NULL, NULL, 0, NULL},

@@ -54,6 +54,28 @@ for size in lengths[1:]:
             except ValueError:
                 continue
             raise AssertionError(wrong)
+for count in (0, 1, 2, 9, 300):
+    messages = [dice.randbytes(dice.choice(lengths[:9])) for _ in range(count)]
+    data, ends = b"".join(messages), [sum(map(len, messages[: i + 1])) for i in range(count)]
+    hashes = [hashlib.sha3_256(one).digest() for one in messages]
+    digests = keccak.sha3_256_ends(data, ends)
+    assert digests == b"".join(hashes)
+    for wrong in ([*ends, len(data) + 1], [*ends, -1], [1, 0], [2**70], ["1"]):
+        try:
+            keccak.sha3_256_ends(data, wrong)
+        except (OverflowError, TypeError, ValueError):
+            continue
+        raise AssertionError(wrong)
+    dice.shuffle(hashes)
+    found = keccak.find_hashes(digests, [*hashes, bytes(32)])
+    assert found.pop() == -1
+    assert [digests[32 * i : 32 * i + 32] for i in found] == hashes
+    for wrong in ([b"short"], [None]):
+        try:
+            keccak.find_hashes(digests, wrong)
+        except ValueError:
+            continue
+        raise AssertionError(wrong)
 for count in (0, 1, 2, 63, 64, 65, 256, 257, 2_000):
     rows, ends = b"", []
     for _ in range(count):

@@ -16,8 +16,10 @@ from datalattice.crypto import (
     HASH_LANES,
     HashNumbers,
     PlainHashNumbers,
+    find_hashes,
     sha3_256,
     sha3_256_cut,
+    sha3_256_ends,
     sha3_256_many,
     sha3_256_sorted,
 )
@@ -91,6 +93,36 @@ def test_parts_are_cut_and_hashed(start: int, count: int, size: int, head: bytes
 def test_parts_outside_of_the_bytes_are_refused(start: int, count: int, size: int) -> None:
     with pytest.raises(ValueError, match="lie outside of the bytes"):
         sha3_256_cut(b"abc", start, count, size, b"")
+
+
+@pytest.mark.parametrize("count", [0, 1, 2, 9, 300])
+def test_messages_that_lie_end_to_end_are_hashed_in_place(count: int) -> None:
+    dice = random.Random(count)
+    messages = [dice.randbytes(dice.choice((0, 3, RATE, 300, 2_000))) for _ in range(count)]
+    ends = [sum(map(len, messages[: i + 1])) for i in range(count)]
+    digests = sha3_256_ends(b"".join(messages) + b"behind", ends)
+    assert digests == b"".join(expected(messages))
+
+
+@pytest.mark.parametrize("ends", [[4], [2, 1], [-1], [1, -1], [2**62]])
+def test_ends_outside_of_the_bytes_are_refused(ends: list[int]) -> None:
+    with pytest.raises(ValueError, match="decrease or lie outside of the bytes"):
+        sha3_256_ends(b"abc", ends)
+
+
+@given(st.data())
+def test_hashes_are_found_among_digests(data: st.DataObject) -> None:
+    known = expected([bytes([n]) for n in range(data.draw(st.integers(0, 40)))])
+    others = expected([b"another", b"one more"])
+    wanted = data.draw(st.lists(st.sampled_from([*known, *others])))
+    numbers = find_hashes(b"".join(known), wanted)
+    assert numbers == [known.index(hash) if hash in known else -1 for hash in wanted]
+
+
+@pytest.mark.parametrize("wrong", [b"", bytes(31), bytes(33), None])
+def test_what_is_no_hash_is_not_looked_for(wrong: bytes | None) -> None:
+    with pytest.raises(ValueError, match="hash 1 is not 32 bytes"):
+        find_hashes(bytes(64), [bytes(32), wrong])  # type: ignore[list-item]
 
 
 def sorted_rows(rows: list[tuple[bytes, bytes]]) -> list[tuple[bytes, bytes, int]]:

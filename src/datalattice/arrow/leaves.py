@@ -98,7 +98,7 @@ class Columns:
         data = run.data
         at: i64 = run.at
         left: i64 = run.count
-        self.sheet.turn_to(data)
+        self.sheet.turn_to(data, at, run.end)
         while left > 0 and self._own_bytes + self.cells.byte_count < self.byte_max:
             tag: i64 = data[at]
             # A record is the Vector `[key value timestamp headers]` (docs/queue.md), usually with
@@ -106,23 +106,24 @@ class Columns:
             if tag == TAG_VECTOR and data[at + 1] == 4:
                 at = self._record(data, at + 2)
             elif tag == TAG_REF:
-                self._entry(self.cells.branch(data, at), 0)
+                self._entry(self.cells.branch(data, at))
                 at += REF_BYTES
             else:
-                self._entry(data, at)
-                at = skip_kid(data, at)
+                after: i64 = skip_kid(data, at)
+                self._entry(data[at:after])
+                at = after
             self.count += 1
             left -= 1
         self._own_bytes += at - run.at
         run.at = at
         run.count = left
 
-    def _entry(self, data: bytes, at: int) -> None:
+    def _entry(self, data: bytes) -> None:
         """Append an entry that is a reference, or does not have exactly four elements."""
-        if data[at] != TAG_VECTOR or vector_count(data, at) < 4:
+        if data[0] != TAG_VECTOR or vector_count(data, 0) < 4:
             self._none()
             return
-        for run in element_runs(data[at:], 0, 4, self.cells.fetch):
+        for run in element_runs(data, 0, 4, self.cells.fetch):
             self._record(run.data, run.at)
 
     def _none(self) -> None:

@@ -82,11 +82,21 @@ class Sheet:
         self._pieces: list[bytes] = []
         self._size: i64 = 0
         self._leaf = b""
+        self._leaf_begin: i64 = 0
+        self._leaf_end: i64 = 0
         self._leaf_at: i64 = -1
 
-    def turn_to(self, leaf: bytes) -> None:
-        """Set the leaf of the next ranges. It becomes a piece of the text with its first range."""
-        self._leaf = leaf
+    def turn_to(self, data: bytes, begin: i64, end: i64) -> None:
+        """Set the leaf of the next ranges, which lie in `begin` .. `end` of `data`.
+
+        It becomes a piece of the text with its first range.
+        """
+        # Where the leaf is most of the bytes, they are the piece: a part of them is a copy.
+        if end - begin > len(data) // 2:
+            begin, end = 0, len(data)
+        self._leaf = data
+        self._leaf_begin = begin
+        self._leaf_end = end
         self._leaf_at = -1
 
     def add_range(self, spans: Spans, data: bytes, first: i64, end: i64) -> None:
@@ -95,15 +105,22 @@ class Sheet:
         Raises: LimitExceeded: the text is too long. BadFormat: the cell ends before `end`.
         """
         # A cell of another node, or a damaged one, may claim a longer string than it has.
-        if end > len(data):
-            raise BadFormat(f"a cell of {len(data)} bytes ends inside a text or blob")
-        if data is self._leaf:
+        limit: i64 = len(data)
+        in_leaf = data is self._leaf
+        if in_leaf:
+            limit = self._leaf_end
+        if end > limit:
+            raise BadFormat("a cell ends inside a text or blob")
+        if in_leaf:
             # A leaf without any range is not copied.
             if self._leaf_at < 0:
-                self._leaf_at = self._lay(data)
+                whole = self._leaf_end - self._leaf_begin == len(data)
+                piece = data if whole else data[self._leaf_begin : self._leaf_end]
+                self._leaf_at = self._lay(piece)
             # Bounds must ascend, so an earlier range, such as a key after its value, is copied.
-            if self._leaf_at + first >= spans.last:
-                spans.add(self._leaf_at + first, self._leaf_at + end)
+            at: i64 = self._leaf_at - self._leaf_begin
+            if at + first >= spans.last:
+                spans.add(at + first, at + end)
                 return
         self.add(spans, data[first:end])
 

@@ -32,8 +32,8 @@ from datalattice.arrow.values import (
     parse,
     to_column_value,
 )
-from datalattice.cells import encode, to_python
-from datalattice.errors import BadFormat, LimitExceeded, MissingData, TypeMismatch, UsageError
+from datalattice.cells import CellRange, encode, none_missing, to_python
+from datalattice.errors import BadFormat, LimitExceeded, TypeMismatch, UsageError
 from datalattice.limits import COUNT_MAX
 from datalattice.store import CellStore
 from datalattice.store.gc import extent_of
@@ -60,8 +60,10 @@ Values = Any
 class ReadCells(Protocol):
     """Reads the cells of a table."""
 
-    def __call__(self, hashes: list[bytes], *, verify: bool = True) -> list[bytes | None]:
-        """Return the encodings of cells in the order of `hashes`, None for absent ones."""
+    def __call__(
+        self, hashes: list[bytes], *, verify: bool = True, below: int = 0
+    ) -> list[CellRange | None]:
+        """Return cells as `Store.get_cells` does."""
         ...
 
 
@@ -176,17 +178,16 @@ def _log_table(
     ]
 
     def read(source: ReadCells) -> Iterator[pa.RecordBatch]:
-        def many(hashes: list[bytes]) -> list[bytes]:
-            found = source(hashes, verify=verify)
-            encodings = [encoding for encoding in found if encoding is not None]
-            if len(encodings) < len(found):
-                raise MissingData([hashes[found.index(None)]])
-            return encodings
+        def many(hashes: list[bytes], below: int) -> list[CellRange]:
+            return none_missing(hashes, source(hashes, verify=verify, below=below))
+
+        def fetch(hash: bytes) -> bytes:
+            return many([hash], 0)[0].encoding()
 
         for id, part, constants in ranges:
             wanted, first = LogColumns(schema, key_format, value_format, constants), part.first
             try:
-                for batch in log_batches(part, wanted, lambda hash: many([hash])[0], many):
+                for batch in log_batches(part, wanted, fetch, many):
                     yield batch if fields is None else _structured(batch, fields)
                     first += batch.num_rows
             except Unfit as unfit:

@@ -111,11 +111,14 @@ from datalattice.cells.message import (
 from datalattice.cells.rendering import counted as counted, render as render
 from datalattice.cells.runs import (
     REF_BYTES as REF_BYTES,
+    CellRange as CellRange,
     ElementRun as ElementRun,
     FetchCell as FetchCell,
     FetchCells as FetchCells,
     element_runs as element_runs,
+    none_missing as none_missing,
     vector_count as vector_count,
+    whole_cells as whole_cells,
 )
 from datalattice.cells.scalars import (
     Address as Address,

@@ -8,46 +8,87 @@ Source: CAD003; docs/cells.md "Vector and List".
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Final
 
-from mypy_extensions import i64
+from mypy_extensions import i64, mypyc_attr
 
 from datalattice.cells.cell import TAG_REF
 from datalattice.cells.scan import block_size, read_vlq, skip_kid
 from datalattice.cells.vectors import TAG_VECTOR
-from datalattice.errors import BadFormat
+from datalattice.errors import BadFormat, MissingData
 from datalattice.limits import FAN_OUT, HASH_BYTES
 
 FetchCell = Callable[[bytes], bytes]
 """Returns the encoding of a cell by its hash; raises MissingData."""
 
-FetchCells = Callable[[list[bytes]], list[bytes]]
-"""The same for several cells, in the order of their hashes."""
-
 REF_BYTES: Final = 1 + HASH_BYTES
 """Length of a reference to a cell, tag included."""
 
 
-class ElementRun:
-    """`count` neighbouring elements of a vector inside one encoding, the first at `at`."""
+@mypyc_attr(acyclic=True)
+class CellRange:
+    """The encoding of a cell: the bytes `at` .. `end` of `data`, which may have other cells too."""
 
-    __slots__ = ("at", "count", "data")
+    __slots__ = ("at", "data", "end")
 
-    def __init__(self, data: bytes, at: i64, count: i64) -> None:
+    def __init__(self, data: bytes, at: i64, end: i64) -> None:
         self.data: bytes = data
         self.at: i64 = at
+        self.end: i64 = end
+
+    def encoding(self) -> bytes:
+        """Return the encoding alone."""
+        data: bytes = self.data
+        return data[self.at : self.end] if self.end - self.at < len(data) else data
+
+
+FetchCells = Callable[[list[bytes], int], Sequence[CellRange]]
+"""Returns the encodings of cells in the order of their hashes; raises MissingData.
+
+The number is how many bytes the cells below them have, about, if these are requested next; else 0.
+"""
+
+
+def whole_cells(encodings: Iterable[bytes | None]) -> list[CellRange | None]:
+    """Return encodings as ranges, and None as None."""
+    return [None if one is None else CellRange(one, 0, len(one)) for one in encodings]
+
+
+def none_missing(hashes: list[bytes], found: Sequence[CellRange | None]) -> list[CellRange]:
+    """Return the cells with these hashes. Raises: MissingData: one of them is None."""
+    cells = [cell for cell in found if cell is not None]
+    if len(cells) < len(found):
+        raise MissingData([hashes[found.index(None)]])
+    return cells
+
+
+@mypyc_attr(acyclic=True)
+class ElementRun:
+    """`count` neighbouring elements of a vector inside `data`, the first at `at`.
+
+    All of them end at `end` or before.
+    """
+
+    __slots__ = ("at", "count", "data", "end")
+
+    def __init__(self, data: bytes, at: i64, end: i64, count: i64) -> None:
+        self.data: bytes = data
+        self.at: i64 = at
+        self.end: i64 = end
         self.count: i64 = count
 
 
+@mypyc_attr(acyclic=True)
 class _Node:
-    """A node to visit: its encoding and the position in it, its elements, the range to read."""
+    """A node to visit: where its encoding or the reference to it is, and the range to read."""
 
-    __slots__ = ("at", "count", "data", "first", "stop")
+    __slots__ = ("at", "count", "data", "end", "first", "stop")
 
-    def __init__(self, data: bytes, at: i64, count: i64, first: i64, stop: i64) -> None:
+    def __init__(self, data: bytes, at: i64, end: i64, count: i64, first: i64, stop: i64) -> None:
         self.data: bytes = data
         self.at: i64 = at
+        self.end: i64 = end
         self.count: i64 = count
         self.first: i64 = first
         self.stop: i64 = stop
@@ -60,42 +101,45 @@ def element_runs(
 
     many: fetches up to 256 leaves together, and the nodes above them.
     Cost:   one fetch for each branch on the way; nothing outside the range is fetched.
-    Memory: with `many` 256 leaves, 4 MB at most.
+    Memory: with `many` 256 leaves and what it reads with them.
     Raises: BadFormat: a node is not the expected vector. MissingData.
     """
     count = vector_count(vector, 0)
-    todo = [_Node(vector, 0, count, first, min(stop, count))]  # the next one last
+    todo = [_Node(vector, 0, len(vector), count, first, min(stop, count))]  # the next one last
+    below: i64 = 0  # bytes of the leaves that were fetched last below several nodes
     while todo:
         node = todo.pop()
-        data, at, count = node.data, node.at, node.count
+        data, at, end, count = node.data, node.at, node.end, node.count
         first, stop = node.first, node.stop
         if first >= stop:  # a subtree outside the range is never fetched
             continue
         if data[at] == TAG_REF:
             data, at = fetch(data[at + 1 : at + REF_BYTES]), 0
+            end = len(data)
         at = _children_at(data, at, count)
         # "if the count is no multiple of 16, the last count mod 16 elements stand first"
         tail = count if count <= FAN_OUT else count % FAN_OUT
         body = count - tail
         if tail and stop > body:
             skipped = max(first - body, 0)
-            run = ElementRun(data, _skip(data, at, skipped), stop - body - skipped)
+            run = ElementRun(data, _skip(data, at, skipped), end, stop - body - skipped)
             if first >= body:
                 yield run
                 continue
             # The tail comes first in the encoding and last in the vector: it is popped after the
             # elements before it.
-            todo.append(_Node(_leaf(run), 0, run.count, 0, run.count))
+            leaf = _leaf(run)
+            todo.append(_Node(leaf, 0, len(leaf), run.count, 0, run.count))
         if tail:
-            todo.append(_Node(data, _skip(data, at, tail), body, first, min(stop, body)))
+            todo.append(_Node(data, _skip(data, at, tail), end, body, first, min(stop, body)))
             continue
         children = _children(data, at, count, first, stop)
         # The leaves below this node are fetched together.
         if many is not None and count <= FAN_OUT**3:
-            _fetch(children, many)
             if count > FAN_OUT**2:
+                _fetch(children, many, below)
                 children = _grandchildren(children)
-                _fetch(children, many)
+            below = _fetch(children, many, 0)
             leaves = _leaves(children)
             if leaves is not None:
                 yield from leaves
@@ -121,9 +165,10 @@ def _children(data: bytes, at: i64, count: i64, first: i64, stop: i64) -> list[_
     start: i64 = 0
     while start < min(count, stop):
         size: i64 = min(block, count - start)
+        end: i64 = skip_kid(data, at)
         if start + size > first:
-            found.append(_Node(data, at, size, max(first - start, 0), min(stop - start, size)))
-        at = skip_kid(data, at)  # after the child, inside the range or not
+            found.append(_Node(data, at, end, size, max(first - start, 0), min(stop - start, size)))
+        at = end
         start += block
     return found
 
@@ -148,19 +193,25 @@ def _leaves(children: list[_Node]) -> list[ElementRun] | None:
         data: bytes = node.data
         at: i64 = node.at
         count: i64 = node.count
-        if count > FAN_OUT or len(data) < at + 2 or data[at] != TAG_VECTOR or data[at + 1] != count:
+        end: i64 = node.end
+        if count > FAN_OUT or end < at + 2 or data[at] != TAG_VECTOR or data[at + 1] != count:
             return None
-        found.append(ElementRun(data, _skip(data, at + 2, node.first), node.stop - node.first))
+        at = _skip(data, at + 2, node.first)
+        found.append(ElementRun(data, at, end, node.stop - node.first))
     return found
 
 
-def _fetch(children: list[_Node], many: FetchCells) -> None:
-    """Replace references by encodings."""
+def _fetch(children: list[_Node], many: FetchCells, below: i64) -> i64:
+    """Replace references by encodings; return how many bytes these have."""
     references = [node for node in children if node.data[node.at] == TAG_REF]
     hashes = [node.data[node.at + 1 : node.at + REF_BYTES] for node in references]
-    for node, encoding in zip(references, many(hashes), strict=True):
-        node.data = encoding
-        node.at = 0
+    size: i64 = 0
+    for node, cell in zip(references, many(hashes, below), strict=True):
+        node.data = cell.data
+        node.at = cell.at
+        node.end = cell.end
+        size += cell.end - cell.at
+    return size
 
 
 def _leaf(run: ElementRun) -> bytes:

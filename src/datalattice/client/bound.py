@@ -21,7 +21,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 
 from datalattice.apps import Owner
 from datalattice.apps.dlfs import Drive
-from datalattice.cells import Value, same, value_hash
+from datalattice.cells import CellRange, Value, same, value_hash
 from datalattice.client.edits import Editor, EditRoot, editing_context
 from datalattice.client.folder import Folder, OwnKeys
 from datalattice.client.gathered import ZERO_ROOT, DelayedWrites, Draft, RootWork
@@ -404,7 +404,7 @@ class NodeBinding:
             # The table must be of the root that is leased; another writer may have replaced it.
             if same(self.present(), root):
                 with suppress(MissingData):  # collected, or not durable yet: try a newer root
-                    return tables.reader_of(table, self.get_encodings, self._kept(root))
+                    return tables.reader_of(table, self.get_cells, self._kept(root))
         raise Unavailable(f"the root changed {KEPT_TRIES} times while a reader was made; try again")
 
     def _kept(self, root: Value) -> FormerRoot | None:
@@ -422,13 +422,15 @@ class NodeBinding:
             # raises MissingData.
             return None
 
-    def get_encodings(self, hashes: list[bytes], *, verify: bool = True) -> list[bytes | None]:
-        """Return the encodings of cells, None for each that the folder lacks."""
+    def get_cells(
+        self, hashes: list[bytes], *, verify: bool = True, below: int = 0
+    ) -> list[CellRange | None]:
+        """Return cells as `Store.get_cells` does, None for each that the folder lacks."""
         self.check_open()
         store = self._data.store()  # not kept: a writer may replace it between calls
         if store is None:
             raise MissingData(hashes)
-        return store.get_encodings(hashes, verify=verify)
+        return store.get_cells(hashes, verify=verify, below=below)
 
     def rows_of(
         self, table: object, key: str | None, value: str | None

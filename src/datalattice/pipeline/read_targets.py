@@ -20,7 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeVar
 
-from datalattice.cells import FetchCell, FetchCells, Value
+from datalattice.cells import CellRange, FetchCell, FetchCells, Value, none_missing, whole_cells
 from datalattice.client import read_key, root_named
 from datalattice.clock import Clock, SystemClock
 from datalattice.errors import MissingData, StoreFailed, UsageError
@@ -168,6 +168,17 @@ class OpenTarget:
         A node sends them in few messages. Otherwise as `get_encoding`.
         """
         return self._cells.get_encodings(hashes, verify=verify)
+
+    def get_cells(
+        self, hashes: list[bytes], *, verify: bool = True, below: int = 0
+    ) -> list[CellRange | None]:
+        """Return cells as `get_encodings` does, as ranges of what was read with them.
+
+        below: about how many bytes the cells below these have, if they are requested next.
+        """
+        if isinstance(self._cells, CellStore):
+            return self._cells.get_cells(hashes, verify=verify, below=below)
+        return whole_cells(self._cells.get_encodings(hashes))
 
     def load(self, hash: bytes) -> Value:
         """Return the value with this hash; the cells below it are loaded on access.
@@ -343,11 +354,7 @@ def encodings(source: OpenTarget, *, verify: bool = True) -> FetchCell:
 def many_encodings(source: OpenTarget, *, verify: bool = True) -> FetchCells:
     """Return the function that gets the encodings of several cells by their hashes."""
 
-    def fetch(hashes: list[bytes]) -> list[bytes]:
-        found = source.get_encodings(hashes, verify=verify)
-        encodings = [encoding for encoding in found if encoding is not None]
-        if len(encodings) < len(found):
-            raise MissingData([hashes[found.index(None)]])
-        return encodings
+    def fetch(hashes: list[bytes], below: int) -> list[CellRange]:
+        return none_missing(hashes, source.get_cells(hashes, verify=verify, below=below))
 
     return fetch

@@ -14,6 +14,7 @@ from mypy_extensions import mypyc_attr
 
 from datalattice.cells import (
     Cell,
+    CellRange,
     CellSink,
     EncodedCell,
     FreshCells,
@@ -29,6 +30,7 @@ from datalattice.cells import (
     encode,
     novelty,
     value_hash,
+    whole_cells,
 )
 from datalattice.clock import BoundedClock, Clock, SystemClock
 from datalattice.crypto import sha3_256_many
@@ -305,6 +307,20 @@ class Store(CellSink):
 
         verify, Raises: as `get_encoding`.
         """
+
+    def get_cells(
+        self,
+        hashes: Sequence[bytes],
+        *,
+        verify: bool = True,
+        below: int = 0,
+    ) -> list[CellRange | None]:
+        """Return cells as `get_encodings` does, as ranges of what was read with them.
+
+        below: about how many bytes the cells below these have, if they are requested next. A store
+        may read them at once; it keeps up to about twice as many bytes until the next request.
+        """
+        return whole_cells(self.get_encodings(hashes, verify=verify))
 
     @abstractmethod
     def has(self, hash: bytes) -> bool:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from datalattice.cells import CellRun
+from datalattice.cells import CellRange, CellRun, whole_cells
 from datalattice.clock import Clock
 from datalattice.crypto import sha3_256
 from datalattice.errors import Corruption, StoreClosed
@@ -40,6 +40,7 @@ from datalattice.store.log.removed import (
     read_swept_before,
 )
 from datalattice.store.log.segments import (
+    HashedCells,
     SegmentReader,
     segment_numbers,
     segment_path,
@@ -111,6 +112,8 @@ class StoreReader(Store):
         # writers.
         self._has_released = False
         self._damage = {(item.file, item.offset): item for item in opened.damage}
+        # What the last `get_cells` read together with cells that are likely to be requested next.
+        self._ahead: list[HashedCells] = []
         # By hash, the encoding of a cell, or the run that has it.
         self._pending: dict[bytes, bytes | CellRun] = {}  # staged, not written
         self._writing: dict[bytes, bytes | CellRun] = {}  # staged, written, not durable
@@ -165,18 +168,44 @@ class StoreReader(Store):
         wanted = [check_hash(hash) for hash in hashes]
         if not verify or len(wanted) < SIBLINGS_MIN:
             return self._read_many(wanted, verify=verify)
+        return [None if cell is None else cell.encoding() for cell in self._siblings(wanted, 0)]
+
+    def get_cells(
+        self, hashes: Sequence[bytes], *, verify: bool = True, below: int = 0
+    ) -> list[CellRange | None]:
+        self._check_open()
+        wanted = [check_hash(hash) for hash in hashes]
+        if not verify or len(wanted) < SIBLINGS_MIN:
+            return whole_cells(self._read_many(wanted, verify=verify))
+        return self._siblings(wanted, below)
+
+    def _siblings(self, wanted: list[bytes], below: int) -> list[CellRange | None]:
+        """Return cells that probably lie beside each other, compared with their hashes."""
+        found: list[CellRange | None] = [None] * len(wanted)
+        ahead, self._ahead = self._ahead, []
+        for cells in ahead:
+            for i, cell in enumerate(cells.find(wanted)):
+                if cell is not None:
+                    found[i] = cell
+        left = [i for i, cell in enumerate(found) if cell is None]
         # Siblings are written together, so the bytes between two of them are probably the others.
         # To hash these bytes costs less than to look up each cell, and proves it.
-        first, last = self._index.find_many([wanted[0], wanted[-1]])
-        found = self._read_between(wanted, first, last)
-        left = [i for i, data in enumerate(found) if data is None]
+        if len(left) >= SIBLINGS_MIN:
+            siblings = [wanted[i] for i in left]
+            first, last = self._index.find_many([siblings[0], siblings[-1]])
+            between = self._read_between(siblings, first, last, below)
+            for i, cell in zip(left, between, strict=True):
+                found[i] = cell
+            left = [i for i, cell in enumerate(found) if cell is None]
         if left:
             others = self._read_many([wanted[i] for i in left], verify=True)
-            for i, data in zip(left, others, strict=True):
-                found[i] = data
+            for i, cell in zip(left, whole_cells(others), strict=True):
+                found[i] = cell
         return found
 
-    def _read_between(self, wanted: list[bytes], first: int, last: int) -> list[bytes | None]:
+    def _read_between(
+        self, wanted: list[bytes], first: int, last: int, below: int
+    ) -> list[CellRange | None]:
         """Return siblings from the bytes between the first and the last; None for those elsewhere.
 
         first, last: where these two lie.
@@ -186,15 +215,43 @@ class StoreReader(Store):
         # cells of a collected segment count.
         if min(first, last) >> 42 < index.swept_before:
             return [None] * len(wanted)
-        half = len(wanted) // 2
         # Siblings of two commits lie in two places; then the middle is not between the ends.
-        if half >= DIVIDED_MIN // 2:
-            before, after = index.find_many([wanted[half - 1], wanted[half]])
+        if len(wanted) >= (2 if below else DIVIDED_MIN):
+            stop = len(wanted) // 2
+            before, after = index.find_many([wanted[stop - 1], wanted[stop]])
             if not first <= before <= after <= last and not first >= before >= after >= last:
-                return self._read_between(wanted[:half], first, before) + self._read_between(
-                    wanted[half:], after, last
+                # Usually a commit writes siblings from the last to the first, and the siblings of
+                # the next commit lie behind all of these.
+                if first < last:
+                    stop, before, after = self._first_behind(wanted, first, last)
+                part = below * stop // len(wanted)
+                return self._read_between(wanted[:stop], first, before, part) + (
+                    self._read_between(wanted[stop:], after, last, below - part)
                 )
-        return self._segments.read_between(first, last, wanted)
+        cells = self._segments.read_between(first, last, len(wanted), below)
+        if cells is None:
+            return [None] * len(wanted)
+        # Cells are written beside those above them: what lies between siblings is below them.
+        if below:
+            self._ahead.append(cells)
+        return cells.find(wanted)
+
+    def _first_behind(self, wanted: list[bytes], first: int, last: int) -> tuple[int, int, int]:
+        """Return the index of a sibling behind the first one whose predecessor is not behind it.
+
+        first, last: where these two lie; the last lies behind the first.
+        Returns: also where the predecessor and the sibling lie.
+        """
+        low, high = 0, len(wanted) - 1
+        before, after = first, last
+        while high - low > 1:
+            middle = (low + high) // 2
+            place = self._index.find_many([wanted[middle]])[0]
+            if place > first:
+                high, after = middle, place
+            else:
+                low, before = middle, place
+        return high, before, after
 
     def _read_many(self, wanted: list[bytes], *, verify: bool) -> list[bytes | None]:
         """Look up and read each of several cells."""

@@ -25,7 +25,7 @@ def read(sheet: Sheet, spans: Spans) -> list[bytes | None]:
 def test_ranges_of_a_leaf_share_one_copy_of_it() -> None:
     sheet, keys, values = Sheet(), Spans(), Spans()
     for leaf in (b"k1v1k2v2", b"k3v3"):
-        sheet.turn_to(leaf)
+        sheet.turn_to(leaf, 0, len(leaf))
         for at in range(0, len(leaf), 4):
             sheet.add_range(keys, leaf, at, at + 2)
             sheet.add_range(values, leaf, at + 2, at + 4)
@@ -37,7 +37,7 @@ def test_ranges_of_a_leaf_share_one_copy_of_it() -> None:
 def test_a_leaf_is_laid_down_once_whatever_comes_between() -> None:
     sheet, values = Sheet(), Spans()
     leaf = b"one two three"
-    sheet.turn_to(leaf)
+    sheet.turn_to(leaf, 0, len(leaf))
     sheet.add_range(values, leaf, 0, 3)
     sheet.add(values, b"far away")
     values.add_none()
@@ -51,7 +51,7 @@ def test_a_leaf_is_laid_down_once_whatever_comes_between() -> None:
 def test_a_range_ends_where_its_cell_does() -> None:
     sheet, values = Sheet(), Spans()
     for leaf, other in ((b"leaf", b""), (b"", b"other")):
-        sheet.turn_to(leaf)
+        sheet.turn_to(leaf, 0, len(leaf))
         cell = leaf or other
         sheet.add_range(values, cell, 1, len(cell))
         with pytest.raises(BadFormat, match="ends inside"):
@@ -59,9 +59,24 @@ def test_a_range_ends_where_its_cell_does() -> None:
     assert read(sheet, values) == [b"eaf", b"ther"]
 
 
+def test_leaves_among_other_cells_are_taken_alone_and_in_any_order() -> None:
+    sheet, values = Sheet(), Spans()
+    data = b"of others;third;second;first;of others"
+    for leaf in (b"first", b"second", b"third"):
+        begin = data.index(leaf)
+        end = begin + len(leaf)
+        sheet.turn_to(data, begin, end)
+        sheet.add_range(values, data, begin, begin + 2)
+        with pytest.raises(BadFormat, match="ends inside"):
+            sheet.add_range(values, data, begin + 2, end + 1)
+        sheet.add_range(values, data, begin + 2, end)
+    assert sheet.text() == b"firstsecondthird"
+    assert read(sheet, values) == [b"fi", b"rst", b"se", b"cond", b"th", b"ird"]
+
+
 def test_a_leaf_of_which_nothing_is_taken_takes_no_room() -> None:
     sheet, values = Sheet(), Spans()
-    sheet.turn_to(b"leaf")
+    sheet.turn_to(b"leaf", 0, 4)
     values.add_none()
     assert read(sheet, values) == [None]
     assert sheet.text() == b""

@@ -18,7 +18,7 @@ import datalattice
 from datalattice.apps.queue import Topics
 from datalattice.arrow import table_of
 from datalattice.arrow.values import VARIANT_BYTES_MAX
-from datalattice.cells import Map, Value, Vector
+from datalattice.cells import CellRange, Map, Value, Vector
 from datalattice.client import Node
 from datalattice.crypto import KeyPair
 from datalattice.cursors import RootLattice
@@ -336,9 +336,9 @@ def test_cells_are_compared_with_their_hashes_unless_told_otherwise(
     node.sync()
     asked: list[bool] = []
 
-    def read(hashes: list[bytes], *, verify: bool = True) -> list[bytes | None]:
+    def read(hashes: list[bytes], *, verify: bool = True, below: int = 0) -> list[CellRange | None]:
         asked.append(verify)
-        return node._binding.get_encodings(hashes, verify=verify)
+        return node._binding.get_cells(hashes, verify=verify, below=below)
 
     table = table_of(node.queue("log"), verify=verify)
     assert sum(batch.num_rows for batch in table.batches(read)) == 1_000
@@ -349,8 +349,11 @@ def test_a_missing_cell_is_named(node: Node) -> None:
     node.queue("log").offer_many(range(1_000))
     table = table_of(node.queue("log"))
 
-    def nothing(hashes: list[bytes], *, verify: bool = True) -> list[bytes | None]:
+    def nothing(
+        hashes: list[bytes], *, verify: bool = True, below: int = 0
+    ) -> list[CellRange | None]:
         assert verify
+        assert not below
         return [None] * len(hashes)
 
     with pytest.raises(MissingData):

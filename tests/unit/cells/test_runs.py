@@ -2,10 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 from hypothesis import given, strategies as st
 
-from datalattice.cells import FetchCell, Map, Value, Vector, element_runs, encode, novelty
+from datalattice.cells import (
+    CellRange,
+    FetchCell,
+    FetchCells,
+    Map,
+    Value,
+    Vector,
+    element_runs,
+    encode,
+    novelty,
+)
 from datalattice.errors import BadFormat, MissingData
 
 
@@ -21,11 +33,27 @@ def cells_of(value: Value) -> FetchCell:
     return fetch
 
 
-def element_numbers(count: int, first: int, stop: int, *, together: bool = False) -> list[int]:
+def together(fetch: FetchCell) -> FetchCells:
+    """Return the same fetch for several cells, which come as ranges of one text, the last first."""
+
+    def many(hashes: list[bytes], _below: int) -> list[CellRange]:
+        cells = [fetch(hash) for hash in hashes]
+        data = b"".join(cells[::-1])
+        found = []
+        end = len(data)
+        for cell in cells:
+            found.append(CellRange(data, end - len(cell), end))
+            end -= len(cell)
+        return found
+
+    return many
+
+
+def element_numbers(count: int, first: int, stop: int, *, ranges: bool = False) -> list[int]:
     vector = Vector.of(range(count))
     found = []
     fetch = cells_of(vector)
-    many = (lambda hashes: [fetch(hash) for hash in hashes]) if together else None
+    many = together(fetch) if ranges else None
     for run in element_runs(encode(vector), first, stop, fetch, many):
         assert 1 <= run.count <= 16
         at = run.at
@@ -42,7 +70,7 @@ def test_runs_cover_exactly_the_range_in_order(data: st.DataObject, count: int) 
     stop = data.draw(st.integers(first, count + 20))
     expected = list(range(first, min(stop, count)))
     assert element_numbers(count, first, stop) == expected
-    assert element_numbers(count, first, stop, together=True) == expected
+    assert element_numbers(count, first, stop, ranges=True) == expected
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 17, 31, 32, 33, 255, 256, 257, 272, 511, 512, 4097])
@@ -69,13 +97,17 @@ def test_256_leaves_are_fetched_together_with_the_nodes_above_them_and_no_others
     vector = Vector.of([bytes(105)] * 4_096 + [bytes(106)] * 4_096)
     fetch = cells_of(vector)
     asked: list[int] = []
+    expected: list[int] = []
 
-    def many(hashes: list[bytes]) -> list[bytes]:
+    def many(hashes: list[bytes], below: int) -> Sequence[CellRange]:
         asked.append(len(hashes))
-        return [fetch(hash) for hash in hashes]
+        expected.append(below)
+        return together(fetch)(hashes, below)
 
     assert sum(run.count for run in element_runs(encode(vector), 0, 8_192, fetch, many)) == 8_192
     assert asked == [16, 256, 16, 256]
+    leaf = 2 + 16 * (2 + 105)
+    assert expected == [0, 0, 256 * leaf, 0], "the second time it is known what is below"
     asked.clear()
     assert sum(run.count for run in element_runs(encode(vector), 250, 520, fetch, many)) == 270
     assert asked == [3, 1 + 16 + 1]
@@ -88,12 +120,13 @@ def test_a_node_of_the_wrong_size_is_refused_where_leaves_are_fetched_together()
     def refused(wrong: Value, number: int) -> None:
         asked = 0
 
-        def many(hashes: list[bytes]) -> list[bytes]:
+        def many(hashes: list[bytes], below: int) -> list[CellRange]:
             nonlocal asked
             asked += 1
-            found = [fetch(hash) for hash in hashes]
+            found = list(together(fetch)(hashes, below))
             if asked == number:
-                found[1] = encode(wrong)
+                cell = encode(wrong)
+                found[1] = CellRange(b"before" + cell + b"behind", 6, 6 + len(cell))
             return found
 
         with pytest.raises(BadFormat):

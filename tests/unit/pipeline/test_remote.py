@@ -6,7 +6,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Self
@@ -15,6 +15,7 @@ import pytest
 
 from datalattice.cells import (
     Blob,
+    CellRange,
     Keyword,
     Map,
     Value,
@@ -22,8 +23,10 @@ from datalattice.cells import (
     element_runs,
     encode,
     make_blob,
+    none_missing,
     same,
     value_hash,
+    whole_cells,
 )
 from datalattice.crypto import KeyPair, sha3_256
 from datalattice.errors import MissingData, PeerUnavailable
@@ -105,12 +108,16 @@ def test_leaves_that_are_fetched_together_take_few_round_trips(
     count = 40_000
     hash = put(node, Vector.of(range(count)))
 
-    def many(hashes: Iterable[bytes]) -> list[bytes]:
-        return [found for found in cells.get_encodings(hashes) if found is not None]
+    def fetch(hash: bytes) -> bytes:
+        encoding = cells.get_encoding(hash)
+        assert encoding is not None
+        return encoding
+
+    def many(hashes: list[bytes], _below: int) -> list[CellRange]:
+        return none_missing(hashes, whole_cells(cells.get_encodings(hashes)))
 
     get(cells, hash)
-    (root,) = many([hash])
-    found = element_runs(root, 0, count, lambda hash: many([hash])[0], many)
+    found = element_runs(fetch(hash), 0, count, fetch, many)
     assert sum(run.count for run in found) == count
     assert cells.requests <= 40
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from datalattice.cells import Blob, Text, Vector, encode, novelty, value_hash
+from datalattice.cells import Blob, Text, Vector, branch_hashes, encode, novelty, value_hash
 from datalattice.errors import Corruption
 from datalattice.store import CellStore, Damage, FileView, RealDisk
 from datalattice.store.files import StoreFolder
@@ -202,13 +202,19 @@ def test_cells_between_two_locations_are_found_by_their_hashes(tmp_path: Path) -
         assert store.get_encodings(shuffled) == [cells[hash] for hash in shuffled]
     reader = SegmentReader(StoreFolder(RealDisk(), str(tmp_path / "s")))
     siblings = by_place[:17]
+
+    def between(first: bytes, last: bytes, hashes: list[bytes]) -> list[bytes | None]:
+        found = reader.read_between(places[first], places[last], len(hashes))
+        assert found is not None
+        return [None if cell is None else cell.encoding() for cell in found.find(hashes)]
+
     for first, last in ((0, 16), (16, 0)):
-        found = reader.read_between(places[siblings[first]], places[siblings[last]], siblings)
+        found = between(siblings[first], siblings[last], siblings)
         assert found == [cells[hash] for hash in siblings]
-    middle = reader.read_between(places[siblings[4]], places[siblings[9]], siblings)
+    middle = between(siblings[4], siblings[9], siblings)
     assert middle == [cells[hash] if 4 <= i <= 9 else None for i, hash in enumerate(siblings)]
     # Behind the header of a pack no cell is found; its look-up finds it.
-    over = reader.read_between(places[by_place[0]], places[by_place[-1]], by_place)
+    over = between(by_place[0], by_place[-1], by_place)
     assert over == [cells[hash] if hash in siblings else None for hash in by_place]
 
 
@@ -228,6 +234,36 @@ def test_siblings_of_several_commits_are_read_from_few_places(tmp_path: Path) ->
         assert store.get_encodings(hashes) == [*cells[:100], None, *cells[101:]]
 
 
+@pytest.mark.parametrize("commits", [[4_096], [1_500, 4_096], [500, 3_000, 4_096]])
+def test_cells_below_siblings_are_read_with_them(tmp_path: Path, commits: list[int]) -> None:
+    records = [bytes([n % 256]) * 99 + n.to_bytes(4, "big") for n in range(4_096)]
+    with CellStore.open(tmp_path / "s") as store:
+        for stop in commits:
+            store.commit(Vector.of(records[:stop]))
+        root = store.root()
+        cells = {hash: encoding for hash, encoding, _ in novelty(root)}
+    nodes = branch_hashes(encode(root))
+    leaves = [hash for node in nodes for hash in branch_hashes(cells[node])]
+    assert (len(nodes), len(leaves)) == (16, 256)
+    size = sum(len(cells[hash]) for hash in leaves)
+    with CellStore.open(tmp_path / "s", disk=CallsDisk()) as store:
+
+        def read(hashes: list[bytes], below: int) -> list[bytes | None]:
+            return [
+                None if cell is None else cell.encoding()
+                for cell in store.get_cells(hashes, below=below)
+            ]
+
+        for below in (0, size, size // 100, 100 * size):
+            CallsView.reads = 0
+            assert read(nodes, below) == [cells[hash] for hash in nodes]
+            assert read([bytes(32), *leaves], 0) == [None, *[cells[hash] for hash in leaves]]
+            if below == size:
+                assert CallsView.reads <= 3 * len(commits)
+        read(nodes, size)
+        assert store.get_encodings(nodes) == [cells[hash] for hash in nodes], "asked for again"
+
+
 def test_cells_that_lie_far_apart_are_not_read_as_siblings(tmp_path: Path) -> None:
     value = Vector.of([f"{n} ".ljust(900, "x") for n in range(40)])
     with CellStore.open(tmp_path / "s") as store:
@@ -237,7 +273,11 @@ def test_cells_that_lie_far_apart_are_not_read_as_siblings(tmp_path: Path) -> No
     reader = SegmentReader(StoreFolder(RealDisk(), str(tmp_path / "s")))
     by_place = sorted(zip(places, hashes, strict=True))
     two = [by_place[0][1], by_place[3][1]]  # four cells, as far as two may be apart
-    assert None not in reader.read_between(by_place[0][0], by_place[3][0], two)
-    assert reader.read_between(by_place[0][0], by_place[4][0], two) == [None, None]
+    found = reader.read_between(by_place[0][0], by_place[3][0], 2)
+    assert found is not None
+    assert None not in found.find(two)
+    assert reader.read_between(by_place[0][0], by_place[4][0], 2) is None
+    # Farther, if what is below them is of use as well.
+    assert reader.read_between(by_place[0][0], by_place[4][0], 2, 500) is not None
     for first, last in ((-1, places[0]), (places[0], -1), (places[0], places[0] + (1 << 42))):
-        assert reader.read_between(first, last, two) == [None, None]
+        assert reader.read_between(first, last, 2) is None

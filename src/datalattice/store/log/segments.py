@@ -15,8 +15,8 @@ from typing import Final
 
 from mypy_extensions import i64
 
-from datalattice.cells import skip_cell
-from datalattice.crypto import sha3_256_many
+from datalattice.cells import CellRange, skip_cell
+from datalattice.crypto import find_hashes, sha3_256_ends, sha3_256_many
 from datalattice.errors import BadFormat, Corruption, StoreFull
 from datalattice.forking import freed_in_child
 from datalattice.store.disk import DiskFile, FileView
@@ -56,6 +56,9 @@ _RUN_BYTES_MAX: Final = 512 * 1024
 
 GAP_BYTES_MAX: Final = 2_048
 """Two cells this far apart are read at a time, with what is between them."""
+
+_BETWEEN_MAX: Final = 4_096
+"""Most cells that are hashed to find some of them."""
 
 SEGMENTS: Final = "segments"
 _SUFFIX: Final = ".seg"
@@ -243,6 +246,27 @@ class SegmentWriter:
             self._file = None
 
 
+class HashedCells:
+    """Cells that were read together, with their hashes."""
+
+    def __init__(self, data: bytes, ends: list[int]) -> None:
+        self._data = data
+        self._ends = ends
+        self._digests = sha3_256_ends(data, ends)
+
+    def find(self, hashes: list[bytes]) -> list[CellRange | None]:
+        """Return the cells with these hashes, None for those that are not among them."""
+        ends = self._ends
+        found: list[CellRange | None] = []
+        for number in find_hashes(self._digests, hashes):
+            if number < 0:
+                found.append(None)
+            else:
+                begin: i64 = ends[number - 1] if number > 0 else 0
+                found.append(CellRange(self._data, begin, ends[number]))
+        return found
+
+
 class SegmentReader:
     """Reads encodings by location, from files that are opened when they are needed.
 
@@ -296,10 +320,11 @@ class SegmentReader:
                         found[i] = None
         return found
 
-    def read_between(self, first: int, last: int, hashes: list[bytes]) -> list[bytes | None]:
-        """Return the cells with these hashes that lie from one location to another; else None.
+    def read_between(self, first: int, last: int, count: int, below: int = 0) -> HashedCells | None:
+        """Return the cells from one location to another; None if too much lies between them.
 
-        first, last: where the first and the last of them lie, in either order.
+        first, last: where the first and the last of `count` siblings lie, in either order.
+        below: about how many bytes the cells below them have, if these are of use as well.
         """
         low: i64 = min(first, last)
         high: i64 = max(first, last)
@@ -307,20 +332,19 @@ class SegmentReader:
         end: i64 = ((high >> 15) & 0x7FFFFFF) + ((high >> 1) & 0x3FFF)
         longer: i64 = max((low >> 1) & 0x3FFF, (high >> 1) & 0x3FFF)
         # Siblings have about the same length: over a longer range there are other cells between.
-        if low < 0 or low >> 42 != high >> 42 or end - begin > 2 * longer * len(hashes):
-            return [None] * len(hashes)
+        if low < 0 or low >> 42 != high >> 42 or end - begin > 2 * (longer * count + below):
+            return None
         data = self._read_run(low >> 42, begin, end)
-        cells: list[bytes] = []
+        ends: list[int] = []
         at: i64 = 0
         try:
-            while at < len(data):
-                stop = skip_cell(data, at)
-                cells.append(data[at:stop])
-                at = stop
+            while at < len(data) and len(ends) < _BETWEEN_MAX:
+                at = skip_cell(data, at)
+                if at <= len(data):
+                    ends.append(at)
         except (BadFormat, IndexError):
             pass  # a pack ends in between; hashes tell which bytes are cells
-        found = dict(zip(sha3_256_many(cells), cells, strict=True))
-        return [found.get(hash) for hash in hashes]
+        return HashedCells(data, ends)
 
     def _read_runs(self, locations: list[int]) -> list[bytes | None]:
         found: list[bytes | None] = [None] * len(locations)

@@ -14,6 +14,7 @@ from datalattice.arrow import log
 from datalattice.arrow.values import ValueFormat, to_column_value
 from datalattice.cells import (
     Blob,
+    CellRange,
     Char,
     Keyword,
     List,
@@ -25,8 +26,10 @@ from datalattice.cells import (
     encode,
     make_blob,
     make_text,
+    none_missing,
     novelty,
     value_hash,
+    whole_cells,
 )
 from datalattice.errors import (
     BadFormat,
@@ -82,9 +85,11 @@ def read(
     chosen = options(**given)
     schema = schema_of(chosen)
     found = list(slice_batches(part, chosen, schema, cells.__getitem__))
-    together = slice_batches(
-        part, chosen, schema, cells.__getitem__, lambda all: [cells[h] for h in all]
-    )
+
+    def many(hashes: list[bytes], _below: int) -> list[CellRange]:
+        return none_missing(hashes, whole_cells(map(cells.get, hashes)))
+
+    together = slice_batches(part, chosen, schema, cells.__getitem__, many)
     assert list(together) == found
     for batch in found:
         batch.validate(full=True)
