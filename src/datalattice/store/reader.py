@@ -58,6 +58,9 @@ SIBLINGS_MIN: Final = 8
 DIVIDED_MIN: Final = 32
 """Fewer siblings are not divided: where they lie in two places, each is looked up."""
 
+SIBLINGS_MAX: Final = 1_024
+"""More are divided wherever they lie: a cell is searched for among all that were read with it."""
+
 CHECK_TRIES: Final = 10
 """The same for checks."""
 
@@ -219,10 +222,11 @@ class StoreReader(Store):
         if len(wanted) >= (2 if below else DIVIDED_MIN):
             stop = len(wanted) // 2
             before, after = index.find_many([wanted[stop - 1], wanted[stop]])
-            if not first <= before <= after <= last and not first >= before >= after >= last:
+            is_apart = not (first <= before <= after <= last or first >= before >= after >= last)
+            if is_apart or len(wanted) > SIBLINGS_MAX:
                 # Usually a commit writes siblings from the last to the first, and the siblings of
                 # the next commit lie behind all of these.
-                if first < last:
+                if is_apart and first < last:
                     stop, before, after = self._first_behind(wanted, first, last)
                 part = below * stop // len(wanted)
                 return self._read_between(wanted[:stop], first, before, part) + (

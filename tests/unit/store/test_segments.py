@@ -17,6 +17,7 @@ from datalattice.store import CellStore, Damage, FileView, RealDisk
 from datalattice.store.files import StoreFolder
 from datalattice.store.log.packing import locate
 from datalattice.store.log.segments import SegmentReader
+from datalattice.store.reader import SIBLINGS_MAX
 
 READER = """
 import os, sys
@@ -154,6 +155,17 @@ def test_the_chunks_of_a_large_file_are_read_together(tmp_path: Path) -> None:
         assert CallsView.reads < 49 + 20
         for start, stop in ((0, 1), (4_095, 4_097), (1_000_000, 1_600_001), (2_999_999, 9**9)):
             assert blob.read(start, stop) == BLOB[start:stop]
+
+
+@pytest.mark.parametrize("count", [SIBLINGS_MAX - 1, SIBLINGS_MAX, SIBLINGS_MAX + 1, 5_000])
+def test_any_number_of_siblings_is_read_from_what_lies_between(tmp_path: Path, count: int) -> None:
+    value = Vector.of([f"record {n} ".ljust(150, "x") for n in range(count)])
+    with CellStore.open(tmp_path / "s") as store:
+        store.commit(value)
+        written = [(hash, encoding) for hash, encoding, _ in novelty(value)]
+        found = store.get_cells([hash for hash, _ in written])
+    assert [cell and cell.encoding() for cell in found] == [encoding for _, encoding in written]
+    assert all(cell is not None and len(cell.data) > cell.end - cell.at for cell in found)
 
 
 def test_a_damaged_cell_among_many_is_the_only_damage(tmp_path: Path) -> None:
